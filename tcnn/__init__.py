@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from tcnn.evaluation.predict import predict as predict
     from tcnn.explorer.export import export_explorer as export_explorer
     from tcnn.exporting.export import export as export
-    from tcnn.exporting.report import ExplorerReport as ExplorerReport
-    from tcnn.exporting.report import ExportReport as ExportReport
+    from tcnn.exporting.interface import ExplorerReport as ExplorerReport
+    from tcnn.exporting.interface import ExportReport as ExportReport
     from tcnn.folding.fold import Folding as Folding
     from tcnn.folding.fold import fold as fold
-    from tcnn.folding.fuse import fuse as fuse
+    from tcnn.folding.fold import fuse as fuse
     from tcnn.folding.prune import prune as prune
     from tcnn.layers.gpsa import GPSA2d as GPSA2d
     from tcnn.planning.plan import plan as plan
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "Conversion": "tcnn.conversion.surgery",
     "ConversionConfig": "tcnn.config",
-    "ExplorerReport": "tcnn.exporting.report",
-    "ExportReport": "tcnn.exporting.report",
+    "ExplorerReport": "tcnn.exporting.interface",
+    "ExportReport": "tcnn.exporting.interface",
     "FinetuneConfig": "tcnn.config",
     "Folding": "tcnn.folding.fold",
     "GPSA2d": "tcnn.layers.gpsa",
@@ -66,7 +66,7 @@ _HOMES = {
     "finetune": "tcnn.training.finetune",
     "finetune_config": "tcnn.config",
     "fold": "tcnn.folding.fold",
-    "fuse": "tcnn.folding.fuse",
+    "fuse": "tcnn.folding.fold",
     "prune": "tcnn.folding.prune",
     "initialise": "tcnn.vit.initialise",
     "inspect": "tcnn.analysis.inspect",

@@ -60,7 +60,7 @@ def measured(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     import tcnn
-    from tcnn.planning import machine
+    from tcnn.planning import memory
     from tcnn.training.runs.progress import Progress
 
     data, config = run_of(name, arguments)
@@ -82,7 +82,7 @@ def measured(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         except tcnn.TcnnError:  # it was told to stop
             if not ended:
                 raise
-    peak = machine.peak_bytes(torch.device(arguments.device))
+    peak = memory.peak_bytes(torch.device(arguments.device))
     return {"peak_bytes": peak, "seconds": began[EPOCHS] - began[1]}
 
 

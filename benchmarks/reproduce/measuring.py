@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from tcnn.data.image_set import ImageSet, class_balanced
 from tcnn.evaluation.evaluate import input_settings, transform_for
 from tcnn.files import replacing
-from tcnn.folding.fuse import fused
+from tcnn.folding.fold import fused
 
 BATCH = 100
 

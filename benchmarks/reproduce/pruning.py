@@ -32,7 +32,7 @@ from tcnn.errors import NothingToConvertError, RequestError
 from tcnn.evaluation import intervals
 from tcnn.evaluation.evaluate import transform_for
 from tcnn.files import replacing
-from tcnn.folding.fuse import fused
+from tcnn.folding.fold import fused
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.training.recipe.batch_norm import batch_norms, reestimate_batch_norm

@@ -17,6 +17,7 @@ from tcnn.data.transforms import middle_of_strip
 from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import input_settings, transform_for
 from tcnn.layers.terms.positions import Pair
+from tcnn.models.checks import refuse_other_images
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,20 @@ class Pictures:
     """The same as pixels, (height, width, 3) in 0…255, after resizing and cropping."""
     unreadable: tuple[str, ...]
     """`FILE: reason`, for every unreadable file."""
+
+
+def pictures_of(
+    model: nn.Module, images: str | Path | Tensor | None, limit: int = 32, size: Pair | None = None
+) -> Pictures | None:
+    """Up to `limit` images of a file, a folder, or a batch of model inputs, (B, C, H, W); None where none are given."""
+    if images is None:
+        return None
+    if isinstance(images, Tensor):
+        refuse_other_images(images)
+        batch = images[:limit]
+        names = tuple(f"image {number}" for number in range(1, len(batch) + 1))
+        return Pictures(names, batch, tuple(seen(batch, model)), ())
+    return read_pictures(images, model, limit, size)
 
 
 def read_pictures(where: str | Path, model: nn.Module, limit: int = 32, size: Pair | None = None) -> Pictures:

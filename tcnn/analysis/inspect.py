@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from tcnn.analysis.attention import AttentionAt, Encoded, encode
-from tcnn.analysis.images import Pictures, read_pictures, seen
+from tcnn.analysis.images import Pictures, pictures_of
 from tcnn.analysis.measures import Measures, Parts, circle, measure
 from tcnn.analysis.recorded import RecordedLayer
 from tcnn.analysis.records import Head, Inspection, Layer, LayerMaps, Measure, NonLocality, Picture
@@ -21,7 +21,7 @@ from tcnn.errors import RequestError
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms import positions
 from tcnn.layers.terms.positions import Pair
-from tcnn.models.checks import refuse_other_images, unwrapped
+from tcnn.models.checks import unwrapped
 from tcnn.models.trace import input_shape
 from tcnn.workflows.pipeline import usable_device
 
@@ -66,12 +66,12 @@ def inspect(
         raise RequestError(f"query: expected shares (y, x) of the image between 0 and 1, found {query}")
     sides = (size, size) if isinstance(size, int) else size
     name, opened = _opened(model, place)
-    pictures = _pictures(opened, images, limit, sides)
+    pictures = pictures_of(opened, images, limit, sides)
     encoded, layers = _layers(opened, pictures, sides)
     others = []
     for other in against:
         other_name, other_model = _opened(other, place)
-        other_pictures = _pictures(other_model, images, limit, sides)
+        other_pictures = pictures_of(other_model, images, limit, sides)
         others.append(NonLocality(model=other_name, layers=_layers(other_model, other_pictures, sides)[1]))
     return Inspection(
         model=name,
@@ -92,17 +92,6 @@ def _opened(model: nn.Module | str | Path, device: torch.device) -> tuple[str, n
         report = getattr(model, "conversion_report", None)
         return getattr(report, "base_model", None) or type(model).__name__, model
     return str(model), open_model(str(model)).to(device)
-
-
-def _pictures(model: nn.Module, images: str | Path | Tensor | None, limit: int, size: Pair | None) -> Pictures | None:
-    if images is None:
-        return None
-    if isinstance(images, Tensor):
-        refuse_other_images(images)
-        batch = images[:limit]
-        names = tuple(f"image {number}" for number in range(1, len(batch) + 1))
-        return Pictures(names, batch, tuple(seen(batch, model)), ())
-    return read_pictures(images, model, limit, size)
 
 
 def _blank(model: nn.Module, size: Pair | None) -> Tensor:

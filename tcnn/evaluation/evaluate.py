@@ -26,7 +26,7 @@ from tcnn.data.transforms import Transform, middle_of_strip
 from tcnn.errors import RequestError
 from tcnn.evaluation.corruptions import Corruption, MixedCorruption
 from tcnn.evaluation.scores import ClassScore, Confusion, Evaluation
-from tcnn.folding.fuse import fused
+from tcnn.folding.fold import fused
 from tcnn.models.checks import refuse_without_values, unwrapped
 from tcnn.models.running import weights_dtype
 from tcnn.models.trace import evaluating, input_shape

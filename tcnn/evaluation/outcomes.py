@@ -13,7 +13,7 @@ from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import Batch, EvaluationLoader
 from tcnn.errors import RequestError
 from tcnn.evaluation.evaluate import Amp, transform_for
-from tcnn.folding.fuse import fused
+from tcnn.folding.fold import fused
 from tcnn.models.running import weights_dtype
 from tcnn.models.trace import evaluating
 

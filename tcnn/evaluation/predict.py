@@ -15,7 +15,7 @@ from tcnn.data.sources.folder import open_at_once, walk
 from tcnn.data.sources.names import is_image, sort_key
 from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import Amp, Progress, transform_for
-from tcnn.folding.fuse import fused
+from tcnn.folding.fold import fused
 from tcnn.models.checks import unwrapped
 from tcnn.models.running import weights_dtype
 from tcnn.models.trace import check_size, evaluating, input_shape

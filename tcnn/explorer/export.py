@@ -23,9 +23,8 @@ from tcnn.evaluation.predict import class_names
 from tcnn.explorer.network import WithAttention, check_attention, describe_layers
 from tcnn.exporting import onnx_file
 from tcnn.exporting.export import describe
-from tcnn.exporting.options import check_options, require_onnx
+from tcnn.exporting.interface import ExplorerReport, check_options, require_onnx
 from tcnn.exporting.program import trace
-from tcnn.exporting.report import ExplorerReport
 from tcnn.files import check_folder, replacing
 from tcnn.layers.backends.selection import use_backend
 from tcnn.models.checks import refuse_without_values, unwrapped

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.errors import VerificationError, one_line
-from tcnn.exporting.report import Axis, ExportAxis, ExportCheck
+from tcnn.exporting.interface import Axis, ExportAxis, ExportCheck
 from tcnn.layers.backends.selection import use_backend
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import noise

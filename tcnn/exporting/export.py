@@ -20,11 +20,19 @@ from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError, one_line, shorten
 from tcnn.exporting import onnx_file as export_onnx
 from tcnn.exporting.check import Runner, check_tolerance, compare, multiples, reference, shapes_to_try
-from tcnn.exporting.options import check_options, format_of, parse_axes, require_onnx
+from tcnn.exporting.interface import (
+    AXES,
+    Axis,
+    ExportReport,
+    Format,
+    check_options,
+    format_of,
+    parse_axes,
+    require_onnx,
+)
 from tcnn.exporting.program import Program, free_axes, output_tensors, silence_logging, trace
-from tcnn.exporting.report import AXES, Axis, ExportReport, Format
 from tcnn.files import check_file, file_digest, replacing
-from tcnn.folding.fuse import fused
+from tcnn.folding.fold import fused
 from tcnn.models.checks import refuse_without_values, unwrapped
 from tcnn.models.running import failure
 from tcnn.models.trace import evaluating, input_shape

@@ -17,7 +17,7 @@ from torch.export.graph_signature import OutputKind, TensorArgument
 from torch.utils._pytree import KeyPath, tree_flatten_with_path, tree_unflatten
 
 from tcnn.errors import RequestError, one_line, shorten
-from tcnn.exporting.report import AXES, Axis, ExportAxis
+from tcnn.exporting.interface import AXES, Axis, ExportAxis
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.fused import FusedGPSA2d

@@ -1,17 +1,21 @@
-"""`fold`: merge heads that are still convolutions into one; a T-CNN that never changed becomes its CNN again.
+"""`fold` and `fuse`: merge heads that are convolutions into one, so that an unchanged T-CNN is its CNN; fuse layers.
 
 `foldable` decides what each head can become; here the model is folded and the error of its logits measured. Where an
 error is allowed, the largest tolerance whose measured error is within it is searched for.
+
+`fuse` prepares a model's attention layers for inference, as timm's `reparameterize_model` prepares convolutions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from tcnn.config import VerificationConfig, build
-from tcnn.errors import NothingToConvertError, VerificationError
+from tcnn.conversion.carry import copy_with
+from tcnn.errors import NothingToConvertError, RequestError, VerificationError
 from tcnn.folding.apply import (
     Kinds,
     attach_report,
@@ -27,11 +31,14 @@ from tcnn.folding.apply import (
 from tcnn.folding.foldable import Head, heads_of, largest_within, tolerances
 from tcnn.folding.report import FoldReport
 from tcnn.layers.backends.selection import use_backend
-from tcnn.models.checks import refuse_other_images, refuse_without_values, unwrapped
+from tcnn.layers.base import AttentionLayer
+from tcnn.layers.folded import FoldedGPSA2d
+from tcnn.layers.fused import FusedGPSA2d
+from tcnn.models.checks import refuse_other_images, refuse_prepared, refuse_without_values, unwrapped
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import noise_images, randomised
 from tcnn.models.running import replacements
-from tcnn.models.trace import parameter_count
+from tcnn.models.trace import evaluating, parameter_count
 from tcnn.records import ErrorStats
 
 Progress = Callable[[str], None]
@@ -136,3 +143,45 @@ def _refusal(heads: dict[str, tuple[Head, ...]], max_error: float | None) -> str
         f"to have no output weight; the nearest looks elsewhere with {nearest:.1%} of its attention"
         + ("; accept an error with --max-error" if max_error is None else "")
     )
+
+
+def fuse(model: nn.Module) -> nn.Module:
+    """Fuse a T-CNN for inference: a copy in evaluation mode, the same function, faster, and no longer trainable.
+
+    In every layer W_val is multiplied into W_out, matrices are packed into the processor's layout, and the positional
+    attention of a map size is computed once; a layer in the hard limit becomes a convolution. An unfused model caches
+    nothing and computes this in every call.
+
+    Raises: `RequestError` for a model without attention layers, or one that was fused before; `UnsupportedLayerError`
+    for a layer with hooks, which its replacement would lose.
+    """
+    model = unwrapped(model)
+    refuse_prepared(model, "fuse", but=(FoldedGPSA2d,))
+    refuse_without_values(model, "fuse")
+    if not any(isinstance(module, AttentionLayer) for module in model.modules()):
+        raise RequestError(f"{type(model).__name__}: expected a model with GPSA layers, found none; convert it first")
+    layers = {name: m for name, m in model.named_modules() if isinstance(m, AttentionLayer)}
+    with evaluating(model):
+        return copy_with(model, {name: FusedGPSA2d(layer) for name, layer in layers.items()})
+
+
+@contextmanager
+def fused(model: nn.Module, packed: bool = True) -> Iterator[None]:
+    """Context in which a model in evaluation mode has fused layers; afterwards it has its own again and can be trained.
+
+    Layers with hooks stay, since the hooks are meant for them. So does a model that is a single layer.
+    """
+    places = [
+        (parent, name, child)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if isinstance(child, AttentionLayer) and not (child._forward_hooks or child._forward_pre_hooks)
+    ]
+    made = {id(layer): FusedGPSA2d(layer, packed) for _, _, layer in places}
+    try:
+        for parent, name, layer in places:
+            parent._modules[name] = made[id(layer)]
+        yield
+    finally:
+        for parent, name, layer in places:
+            parent._modules[name] = layer

@@ -1,7 +1,8 @@
 """`prune`: remove heads by where they look: too far away, where another looks, everywhere alike, or along a line.
 
 What content attention brings is not asked: only heads that are more positional than not are removed. The error is
-whatever it is; measure it.
+whatever it is; measure it. Of a network of attention alone (Cordonnier et al. 2020, App. E) what is left can be trained
+further.
 """
 
 import copy
@@ -11,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.config import VerificationConfig, build
+from tcnn.conversion.report import ConversionReport
+from tcnn.conversion.surgery import unconverted
 from tcnn.errors import RequestError
 from tcnn.folding.apply import (
     attach_report,
@@ -32,16 +35,16 @@ from tcnn.folding.degenerate import (
 )
 from tcnn.folding.fold import Folding
 from tcnn.folding.foldable import heads_of
-from tcnn.folding.prune_attentive import prune_attentive
-from tcnn.folding.report import PrunedHead
+from tcnn.folding.report import FoldedLayer, PrunedHead
 from tcnn.layers.folded import HeadKind
 from tcnn.layers.gpsa import GPSA2d
+from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms import positions
 from tcnn.layers.terms.positions import Pair
 from tcnn.models.checks import refuse_other_images, refuse_without_values, unwrapped
 from tcnn.models.randomise import noise_images
 from tcnn.models.running import replacements, watch_layers
-from tcnn.models.trace import evaluating
+from tcnn.models.trace import evaluating, parameter_count
 from tcnn.networks.attentive import AttentiveNet
 
 POSITIONAL = 0.5
@@ -136,4 +139,63 @@ def _map_sizes(model: nn.Module, layers: Mapping[str, GPSA2d], image: Tensor) ->
         model(image.to(weight.device, weight.dtype))
     if missing := [name for name in layers if name not in sizes]:
         raise RequestError(f"{missing[0]}: never ran, so that the size of its map is not known; give a distance (far)")
+    return sizes
+
+
+def prune_attentive(
+    model: AttentiveNet, far: float | None, same: float, images: Tensor | None, config: VerificationConfig
+) -> Folding:
+    """Remove heads of every layer, as `prune` does. Called without gradients.
+
+    Raises: `NothingToConvertError`, `RequestError` where a layer would have no head, or where heads look by content.
+    """
+    layers = model.attention_layers()
+    if looks := next((name for name, layer in layers.items() if layer.content), None):
+        raise RequestError(
+            f"{looks}: its heads look by content for where to look, so that they have no centre to be pruned by; "
+            "expected a network without content, as cordonnier_learned"
+        )
+    batch = noise_images(model, config) if images is None else images
+    sizes = _own_map_sizes(model, layers, batch[:1])
+    merged = copy.deepcopy(model)
+    kept: list[list[int]] = []
+    removed: list[PrunedHead] = []
+    for name, layer in merged.attention_layers().items():
+        parts = layer.proj.weight.unflatten(1, (layer.heads, -1))
+        seen = looking(layer.term, layer.proj.weight.new_ones(()), parts, sizes[name])
+        own = degenerate(name, seen, (), far, same)
+        if len(own) == layer.heads:
+            raise nothing_left(name, layer.heads, own, far)
+        hand_over(parts, own)
+        kept.append(sorted(set(range(layer.heads)) - {head.head for head in own}))
+        removed += own
+    if not removed:
+        raise nothing_to_prune(far, same)
+    pruned = merged.with_heads(kept)
+    record = getattr(pruned, "conversion_report", None)
+    if isinstance(record, ConversionReport):
+        pruned.conversion_report = record.model_copy(update={"parameters_after": parameter_count(pruned)})  # type: ignore[assignment]
+    else:
+        unconverted(pruned)
+    entries = tuple(
+        FoldedLayer(
+            name=name, becomes="attention", convolution=0, content=0, attention=made.heads,
+            dropped=layers[name].heads - made.heads, parameters_before=parameter_count(layers[name]),
+            parameters_after=parameter_count(made),
+        )
+        for name, made in pruned.attention_layers().items()
+    )  # fmt: skip
+    return Folding(pruned, pruning_report(model, pruned, batch, images, config.seed, entries, removed))
+
+
+def _own_map_sizes(model: AttentiveNet, layers: dict[str, SelfAttention2d], image: Tensor) -> dict[str, Pair]:
+    """(H, W) of the map that each layer gets in a forward pass of an image."""
+    sizes: dict[str, Pair] = {}
+
+    def keep(name: str, _: object, x: Tensor, __: Tensor) -> None:
+        sizes[name] = x.shape[1], x.shape[2]
+
+    weight = next(model.parameters())
+    with evaluating(model), watch_layers(model, layers, keep):
+        model(image.to(weight.device, weight.dtype))
     return sizes

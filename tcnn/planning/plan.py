@@ -16,8 +16,7 @@ from tcnn.data.loader import TrainingLoader
 from tcnn.errors import RequestError
 from tcnn.models.checks import unwrapped
 from tcnn.models.trace import flops, input_shape, meta_copy, parameter_count
-from tcnn.planning import machine
-from tcnn.planning.memory import step_bytes
+from tcnn.planning.memory import free_bytes, free_disk_bytes, peak_bytes, reset_peak, step_bytes, taken_bytes
 from tcnn.planning.report import PlannedDisk, PlannedMemory, PlannedModel, PlannedPhase, TrainingPlan
 from tcnn.planning.trial import Pace, Phase, Trial
 from tcnn.training.baseline import baseline_config, baseline_start, check_baseline
@@ -93,7 +92,7 @@ def plan(
         check_baseline(model)
     if target is None:
         device = process_device(config.device, Processes())
-        target = Target(device, machine.free_bytes(device))
+        target = Target(device, free_bytes(device))
     data, val = data_set(data), None if val is None else data_set(val, "val")
     train, validation, config = open_data_sets(data, val, config, in_chans(model))
     run = _Run(train, validation, Path(out), target, seconds, say)
@@ -129,7 +128,7 @@ def _planned(
     del end, source
     paces: list[tuple[Phase, Pace]] = []
     if run.seconds and memory.fits:
-        machine.reset_peak(device)
+        reset_peak(device)
         learner = Learner(
             start.model, scaled, steps=loader.steps, precision=MixedPrecision(scaled, device), processes=processes,
             teacher=teacher, trunk=start.trunk,
@@ -141,7 +140,7 @@ def _planned(
                 paces.append((phase, trial.time(phase, run.seconds / 3)))
         finally:
             loader.close()
-        peak = machine.peak_bytes(device)
+        peak = peak_bytes(device)
         memory = memory.model_copy(update={"measured": None if peak is None else peak + memory.waiting})
     return TrainingPlan(
         model="", device=str(device), size=start.size, classes=len(run.train.class_names),
@@ -211,7 +210,7 @@ def _memory(
     shape = input_shape(model, size)
     image = 4 * math.prod(shape)
     own = sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
-    taken, free = machine.taken_bytes(target.device), target.free
+    taken, free = taken_bytes(target.device), target.free
     configured = micro = loader.micro_batch
     while True:
         try:
@@ -244,7 +243,7 @@ def _disk(model: nn.Module, config: FinetuneConfig, out: Path) -> PlannedDisk:
     point = weights * (1 if config.ema is None else 2) + moments
     return PlannedDisk(
         checkpoint=weights, resume_point=point, total=2 * weights + (config.keep + 1) * point,
-        free=machine.free_disk_bytes(out),
+        free=free_disk_bytes(out),
     )  # fmt: skip
 
 

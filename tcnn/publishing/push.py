@@ -11,8 +11,8 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils._validators import validate_repo_id
 from torch import nn
 
-from tcnn.analysis.extra import has_plots, require_plots
 from tcnn.analysis.inspect import inspect
+from tcnn.analysis.plots import has_plots, require_plots
 from tcnn.checkpoints import checkpoint, hub
 from tcnn.checkpoints.files import checkpoint_file, is_ours, unfinished
 from tcnn.checkpoints.hub import model_card

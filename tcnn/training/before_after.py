@@ -20,7 +20,7 @@ from tcnn.evaluation.comparing.before_after import BeforeAfter, Cost, Measured, 
 from tcnn.evaluation.comparing.single_images import illustrate, short_names
 from tcnn.evaluation.outcomes import Outcomes, outcomes
 from tcnn.files import replacing
-from tcnn.folding.fuse import fused
+from tcnn.folding.fold import fused
 from tcnn.models.trace import evaluating, flops, input_shape, meta_copy, parameter_count
 from tcnn.training.baseline import baseline_start
 from tcnn.training.preparing.prepare import Start, prepare

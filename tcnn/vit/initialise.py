@@ -19,9 +19,8 @@ from tcnn.layers.initialise import mimetic
 from tcnn.models.trace import evaluating
 from tcnn.vit import impulse
 from tcnn.vit.convit import initialise_convit
-from tcnn.vit.convmixer import initialise_convmixer
+from tcnn.vit.impulse import coordinates, draw_offsets, fourier_features, initialise_convmixer
 from tcnn.vit.model import Tokens, attention_inputs, checked, patch_positions, set_query_key
-from tcnn.vit.positions import coordinates, draw_offsets, fourier_features
 from tcnn.vit.report import Initialisation, InitialisationReport, InitialisedLayer, Positions
 from tcnn.zoo.sources import create_source
 
@@ -53,13 +52,13 @@ def initialise(
         initialisation: `impulse`: each head attends to one random offset, as a convolution with an impulse filter
             (Zheng, Li and Lucey); `mimetic`: queries look for tokens like themselves (Trockman and Kolter 2023);
             `default`: attention stays timm's own. ConViT takes `convolution` (`tcnn.vit.convit`), `random` positions
-            and `default`; ConvMixer `impulse`, whose filters are frozen (`tcnn.vit.convmixer`), and `default`.
+            and `default`; ConvMixer `impulse`, whose filters are frozen (`tcnn.vit.impulse`), and `default`.
         images: (B, C, H, W), normalised as the model expects: the tokens to which `impulse` is fitted; by default noise
             with the spectrum of photographs.
         seed: of the offsets and of what is drawn.
         window: offsets lie in a window of so many patches, odd; by default 3, and for ConvMixer its whole kernel.
         peak: `impulse` gives the patch at the offset this mean attention weight, between 0 and 1.
-        positions: what the positional embedding of patches becomes: `fourier`, the features of `tcnn.vit.positions` at
+        positions: what the positional embedding of patches becomes: `fourier`, the features of `tcnn.vit.impulse` at
             the mean square of the patches' embedding, or `keep`. By default `fourier`, and `keep` with `default`. It
             stays a parameter if it was one.
         locality: α of `convolution`, above 0.

@@ -16,8 +16,8 @@ from tcnn.folding.fold import Progress, fold
 from tcnn.folding.prune import prune
 from tcnn.folding.report import FoldResult, PruningAccuracy, Speed
 from tcnn.models.trace import evaluating, input_shape
-from tcnn.verification.images import load_images
 from tcnn.workflows.pipeline import is_directory, usable_device
+from tcnn.workflows.recheck import load_images
 
 Accuracy = Callable[[nn.Module, nn.Module], PruningAccuracy]
 """Measures a model before and after."""

@@ -1,9 +1,11 @@
-"""Verify a checkpoint file against its source, which is found by the file's metadata."""
+"""Verify a checkpoint file against its source, which is found by the file's metadata; on noise, or on a directory of
+images."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from timm.data import create_transform, resolve_model_data_config
 from torch import Tensor, nn
 
 from tcnn.checkpoints import checkpoint
@@ -12,11 +14,14 @@ from tcnn.checkpoints.opening import check_exists, open_checkpoint, open_model
 from tcnn.config import ConversionConfig, VerificationConfig
 from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import without_stride
+from tcnn.data.decode import decode, mode_of, reason
+from tcnn.data.sources.folder import open_at_once, walk
+from tcnn.data.sources.names import EXTENSIONS
+from tcnn.data.transforms import middle_of_strip
 from tcnn.errors import RequestError
 from tcnn.models.randomise import noise_images, randomised
 from tcnn.models.trace import input_shape
 from tcnn.verification.explain import Explanation, explain
-from tcnn.verification.images import load_images
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify
 from tcnn.workflows.pipeline import Progress, Source, open_source, usable_device
@@ -188,3 +193,28 @@ def explained(pair: Pair, settings: VerificationConfig) -> Explanation:
         return explain(pair.reference, pair.model, batch, bounds)
     with torch.no_grad(), randomised(pair.reference, pair.model, batch, settings.seed):
         return explain(pair.reference, pair.model, batch, bounds)
+
+
+def load_images(directory: Path, model: nn.Module, limit: int = 32) -> Tensor:
+    """Load up to `limit` images below a directory, (B, C, H, W), resized and normalised by the model's own settings.
+
+    Files are found and decoded as those of a data set. Of a very long strip only the middle is resized
+    (`middle_of_strip`). Raises `RequestError` when there is no image, or a file that is none.
+    """
+    if not directory.is_dir():
+        raise RequestError(
+            f"{directory}: expected a directory of images, found {'a file' if directory.exists() else 'nothing'}"
+        )
+    files = sorted(directory / name for name in walk(directory)[0])
+    if not files:
+        raise RequestError(f"{directory}: no image in it (they end in {' '.join(EXTENSIONS)})")
+    mode = mode_of(input_shape(model)[0])
+    transform = create_transform(**resolve_model_data_config(model), is_training=False)
+    batch = []
+    for file in files[:limit]:
+        try:
+            with open(file, "rb", opener=open_at_once) as handle:
+                batch.append(transform(middle_of_strip(decode(handle, mode))))
+        except Exception as error:  # a decoder may raise anything over a file that is no image
+            raise RequestError(f"{file}: not a readable image ({reason(error)}); remove it") from error
+    return torch.stack(batch)

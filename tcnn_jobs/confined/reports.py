@@ -37,11 +37,11 @@ def compute(asked: str, file: str = "") -> dict[str, Any]:
         import torch
 
         from tcnn.config import FinetuneConfig
-        from tcnn.planning import machine
+        from tcnn.planning import memory
         from tcnn.planning.plan import Target, plan
 
     device = torch.device(given["device"])
-    free = machine.free_bytes(device) if given["free"] == -1 else given["free"]
+    free = memory.free_bytes(device) if given["free"] == -1 else given["free"]
     data = _images(given["data"])
     assert data is not None  # noqa: S101 - a request names one
     try:

@@ -15,7 +15,7 @@ from torch import nn
 
 from tcnn.analysis.images import read_pictures, seen, select_files
 from tcnn.errors import RequestError
-from tcnn.verification.images import load_images
+from tcnn.workflows.recheck import load_images
 
 SIZE = (32, 48)
 

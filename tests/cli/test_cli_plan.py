@@ -7,7 +7,7 @@ import pytest
 from conftest import Result
 from tiny_runs import colours
 
-from tcnn.planning import machine
+from tcnn.planning import memory
 from tcnn.planning import plan as planned
 
 QUICK = ("--preset", "quick", "--size", "32", "--batch-size", "8", "--workers", "0", "--device", "cpu", "--epochs", "2")
@@ -50,7 +50,7 @@ def test_what_would_end_the_run_ends_the_plan(
 ) -> None:
     little = tmp_path_factory.mktemp("proc") / "meminfo"
     little.write_text("MemAvailable: 100 kB\n")
-    monkeypatch.setattr(machine, "MEMINFO", little)
+    monkeypatch.setattr(memory, "MEMINFO", little)
     monkeypatch.setattr(planned, "step_bytes", lambda model, made, shape, *others: shape[0] << 20)
     found = tcnn("plan", "test_resnet", "--data", photos, "--val-split", "0.2", *QUICK, "--size", "64")
     assert found.code == 4

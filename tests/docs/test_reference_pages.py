@@ -20,7 +20,7 @@ from tcnn.cli.options.spellings import SPELLINGS
 from tcnn.config import PRESETS, FinetuneConfig
 from tcnn.conversion.report import ConversionReport, LayerReport, SkippedLayer
 from tcnn.demo.journey import DemoResult, Row
-from tcnn.exporting.report import ExplorerReport, ExportAxis, ExportCheck, ExportReport
+from tcnn.exporting.interface import ExplorerReport, ExportAxis, ExportCheck, ExportReport
 from tcnn.folding.report import FoldedLayer, FoldReport, FoldResult, PrunedHead, PruningAccuracy, Speed
 from tcnn.planning.report import PlannedDisk, PlannedMemory, PlannedModel, PlannedPhase, TrainingPlan
 from tcnn.publishing.push import PushedFile, PushReport

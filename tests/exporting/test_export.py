@@ -15,10 +15,10 @@ from torch import Tensor, nn
 import tcnn
 from tcnn.errors import EnvironmentFailure, RequestError, VerificationError
 from tcnn.exporting import check as export_check
-from tcnn.exporting import options as export_options
+from tcnn.exporting import interface
+from tcnn.exporting.interface import AXES
 from tcnn.exporting.program import free_axes, trace
-from tcnn.exporting.report import AXES
-from tcnn.folding.fuse import fused
+from tcnn.folding.fold import fused
 from tcnn.layers import GPSA2d
 from tcnn.layers.backends.selection import use_backend
 from tcnn.models.trace import evaluating
@@ -192,7 +192,7 @@ def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         tcnn.export(soft().double(), tmp_path / "a.pt2")
     with pytest.raises(RequestError, match="has no parameters"):
         tcnn.export(nn.Identity(), tmp_path / "a.pt2")
-    monkeypatch.setattr(export_options, "NEEDED", ("onnx", "not_installed"))
+    monkeypatch.setattr(interface, "NEEDED", ("onnx", "not_installed"))
     with pytest.raises(EnvironmentFailure, match=r'ONNX needs not_installed, .*pip install "tcnn\[export\]"'):
         tcnn.export(model, tmp_path / "a.onnx")
     assert list(tmp_path.iterdir()) == []

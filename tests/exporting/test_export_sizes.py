@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import tcnn
 from tcnn.errors import EmptyMapError, EnvironmentFailure, RequestError, VerificationError
 from tcnn.exporting import check as export_check
-from tcnn.exporting.report import ExportCheck
+from tcnn.exporting.interface import ExportCheck
 from tcnn.networks.attentive import AttentiveNet
 from tcnn.records import ErrorStats
 

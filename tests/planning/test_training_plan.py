@@ -10,7 +10,7 @@ from tiny_runs import TwoConvs, colours, run, tiny
 from torch import Tensor, nn
 
 import tcnn
-from tcnn.planning import machine
+from tcnn.planning import memory
 from tcnn.planning import plan as planned
 from tcnn.planning.plan import Target, plan
 
@@ -64,7 +64,7 @@ class TestPlan:
         config = tiny(size=96, anneal="hold", batch_size=4)
         needed = plan(TwoConvs(), str(photos), config=config, seconds=0).memory
         room = (needed.computed + needed.waiting) * 5 // 6144 * 1024
-        monkeypatch.setattr(machine, "MEMINFO", tmp_path / "meminfo")
+        monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
         (tmp_path / "meminfo").write_text(f"MemAvailable:  {room // 1024} kB\n")
         short = plan(TwoConvs(), str(photos), config=config, seconds=1)
         assert not short.memory.fits
@@ -83,7 +83,7 @@ class TestPlan:
         assert "nor does one; choose a smaller --size" in problem
 
     def test_a_disk_that_is_too_small_is_named(self, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(machine, "free_disk_bytes", lambda path: 10)
+        monkeypatch.setattr(planned, "free_disk_bytes", lambda path: 10)
         (problem,) = plan(TwoConvs(), str(photos), config=tiny(), seconds=0).problems
         assert problem.startswith("disk: the run takes 0.00 GB")
 
@@ -101,7 +101,7 @@ class TestPlan:
         assert (both.baseline.result, both.baseline.updates) == (cnn.result, cnn.updates)
         assert both.baseline.memory.computed == cnn.memory.computed
         assert both.disk_bytes == alone.disk.total + cnn.disk.total
-        monkeypatch.setattr(machine, "free_disk_bytes", lambda path: alone.disk.total + 1)
+        monkeypatch.setattr(planned, "free_disk_bytes", lambda path: alone.disk.total + 1)
         assert plan(TwoConvs(), str(photos), config=tiny(), seconds=0).problems == ()
         (problem,) = plan(TwoConvs(), str(photos), config=tiny(), seconds=0, baseline=True).problems
         assert problem.startswith("disk: the run takes")

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 import tcnn
 from tcnn.errors import RequestError
+from tcnn.vit.impulse import coordinates, draw_offsets, fourier_features, indices, neighbours
 from tcnn.vit.initialise import photograph_noise
-from tcnn.vit.positions import coordinates, draw_offsets, fourier_features, indices, neighbours
 
 SMALL = {"img_size": 32, "patch_size": 4, "embed_dim": 96, "depth": 2, "num_heads": 3, "num_classes": 5}
 """A head of 32 numbers, a grid of 8×8: its features fit exactly."""

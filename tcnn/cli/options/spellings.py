@@ -1,4 +1,4 @@
-"""Other spellings of options: short ones, those of timm's scripts, and names that they had until a release ago."""
+"""How values and options may be typed: short options, those of timm's scripts, names of a release ago, image sizes."""
 
 import ast
 import difflib
@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
+
+from tcnn.errors import RequestError
 
 SPELLINGS = {
     "--out": ("-o",), "--force": ("-f",), "--data": ("-d",), "--batch-size": ("-b",), "--workers": ("-j",),
@@ -116,3 +118,24 @@ def source_arguments(given: Iterable[str] | None) -> dict[str, Any]:
                 f"--model-kwargs: {key} is of a training, and no converted file keeps it; see --set of tcnn finetune"
             )
     return found
+
+
+def sides(text: str) -> tuple[int, int]:
+    """The (height, width) of one size; raises `RequestError`."""
+    parts = [part.strip() for part in text.lower().replace("×", "x").split("x")]
+    if len(parts) > 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise RequestError(f"--size: expected pixels as 224 or 224x160 (height × width), found {text!r}")
+    return int(parts[0]), int(parts[-1])
+
+
+def image_size(text: str | None) -> int | tuple[int, int] | None:
+    """One size as a configuration has it: a side, (height, width), or None where nothing was typed."""
+    if text is None:
+        return None
+    height, width = sides(text)
+    return (height, width) if "x" in text.lower().replace("×", "x") else height
+
+
+def several_sizes(text: str | None) -> tuple[tuple[int, int], ...]:
+    """`160,224x192` → ((160, 160), (224, 192)); raises `RequestError`."""
+    return () if text is None else tuple(sides(part) for part in text.split(","))

@@ -29,7 +29,7 @@ def measure(
     if len(config.sizes) > 1:
         raise RequestError("--size: with --shape-bias one size at a time")
     if figure is not None:
-        from tcnn.analysis.extra import require_plots
+        from tcnn.analysis.plots import require_plots
 
         require_plots()
         if figure.suffix not in (".png", ".svg"):

@@ -14,7 +14,7 @@ from tcnn.conversion.stages import is_spatial
 from tcnn.errors import RequestError
 from tcnn.models.trace import Span, spans, trace
 from tcnn.training.recipe.optim import gpsa_layers
-from tcnn.vit.convmixer import spatial_filters
+from tcnn.vit.impulse import spatial_filters
 
 
 def trunk_of(model: nn.Module, conversion: ConversionConfig, size: tuple[int, int]) -> tuple[str, ...]:

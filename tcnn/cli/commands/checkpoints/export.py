@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcnn.cli.options import sizes
-from tcnn.cli.options.spellings import ModelKwargs, model_arguments
+from tcnn.cli.options.spellings import ModelKwargs, model_arguments, sides
 from tcnn.cli.output import console
 from tcnn.processes import loading
 
 if TYPE_CHECKING:
-    from tcnn.exporting.report import ExplorerReport, ExportReport
+    from tcnn.exporting.interface import ExplorerReport, ExportReport
 
 
 def command(
@@ -46,7 +45,7 @@ def command(
     if explorer:
         _explorer(checkpoint, arguments, output, shape, tolerance, force, as_json)
         return
-    from tcnn.exporting.options import check_axes, check_options, format_of, parse_axes, require_onnx
+    from tcnn.exporting.interface import check_axes, check_options, format_of, parse_axes, require_onnx
     from tcnn.files import check_file
 
     # Before torch is loaded: a wrong request is answered at once.
@@ -76,7 +75,7 @@ def command(
 
 
 def _parse(size: str | None) -> tuple[int, int] | None:
-    return None if size is None else sizes.sides(size)
+    return None if size is None else sides(size)
 
 
 def _explorer(
@@ -84,7 +83,7 @@ def _explorer(
     force: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Write the page."""
-    from tcnn.exporting.options import check_options, require_onnx
+    from tcnn.exporting.interface import check_options, require_onnx
     from tcnn.files import check_folder
 
     check_options(size, 1, tolerance)

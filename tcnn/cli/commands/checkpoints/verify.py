@@ -55,7 +55,7 @@ def command(
     if force and explain is None:
         raise RequestError("--force: there is no --explain page to replace")
     if explain is not None:
-        from tcnn.analysis.extra import require_plots
+        from tcnn.analysis.plots import require_plots
         from tcnn.files import check_file
 
         require_plots()

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tcnn.cli.options import sizes
-from tcnn.cli.options.spellings import ModelKwargs, model_arguments
+from tcnn.cli.options.spellings import ModelKwargs, model_arguments, several_sizes
 from tcnn.cli.output import comparison, console
 from tcnn.processes import keep_freed_memory, loading
 
@@ -122,7 +121,7 @@ def command(
     config = build(
         EvaluationConfig,
         {
-            "split": split, "layout": layout, "sizes": sizes.several(size), "crop_pct": crop_pct,
+            "split": split, "layout": layout, "sizes": several_sizes(size), "crop_pct": crop_pct,
             "severities": tuple(_whole(s, "--severities") for s in _listed(severities)),
             "baseline": baseline, "batch_size": batch_size, "workers": workers, "device": device, "amp": amp,
             "channels_last": channels_last, "limit": limit, "seed": seed, "per_class": per_class,

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcnn.cli.options import sizes
-from tcnn.cli.options.spellings import processes
+from tcnn.cli.options.spellings import image_size, processes
 from tcnn.cli.output import console
 from tcnn.cli.output.epochs import EpochLog
 from tcnn.processes import keep_freed_memory, loading
@@ -99,7 +98,7 @@ def command(
     from tcnn.zoo.catalogue import cnn_of
 
     given = {
-        "epochs": epochs, "batch_size": batch_size, "lr": lr, "size": sizes.size(size), "convert": convert,
+        "epochs": epochs, "batch_size": batch_size, "lr": lr, "size": image_size(size), "convert": convert,
         "convert_at": convert_at, "anneal": anneal, "fraction": fraction, "teacher": teacher, "seed": seed,
         "workers": workers, "device": device, "val_split": val_split,
     }  # fmt: skip

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcnn.cli.options import sizes
+from tcnn.cli.options.spellings import image_size
 from tcnn.cli.output import console
 from tcnn.processes import loading
 
@@ -40,7 +40,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Gates, spans, centres, non-locality, entropy and attention maps of every head, as numbers and pictures."""
-    from tcnn.analysis.extra import require_plots
+    from tcnn.analysis.plots import require_plots
     from tcnn.analysis.reading.rundirs import checkpoint_of, metrics_beside
 
     kinds = _formats(formats)
@@ -51,7 +51,7 @@ def command(
     from tcnn.analysis.reading.evaluations import read_evaluation
 
     evaluations = [read_evaluation(file) for file in evaluation or ()]
-    source, shape = checkpoint_of(model), sizes.size(size)
+    source, shape = checkpoint_of(model), image_size(size)
 
     with loading():
         from tcnn.analysis.inspect import inspect

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tcnn.cli.commands.runs.finetune import PRESETS, default_name
-from tcnn.cli.options import sizes
+from tcnn.cli.options.spellings import image_size
 from tcnn.cli.output import console
 from tcnn.processes import keep_freed_memory, loading
 
@@ -62,7 +62,7 @@ def command(
 
     model = cnn_of(model)
     given = {
-        "epochs": epochs, "batch_size": batch_size, "size": sizes.size(size), "convert": convert, "workers": workers,
+        "epochs": epochs, "batch_size": batch_size, "size": image_size(size), "convert": convert, "workers": workers,
         "device": device, "val_split": val_split,
     }  # fmt: skip
     options = {key: value for key, value in given.items() if value is not None}

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcnn.cli.options import sizes
-from tcnn.cli.options.spellings import ModelKwargs, model_arguments
+from tcnn.cli.options.spellings import ModelKwargs, image_size, model_arguments
 from tcnn.cli.output import console
 from tcnn.processes import keep_freed_memory, loading
 
@@ -74,7 +73,7 @@ def command(
             opened = open_model(name, **(arguments if name == model else {}))
             classes[name] = class_names(opened, getattr(opened, "num_classes", 0))
             found[name] = predict(
-                opened, files, top=top, size=sizes.size(size), crop_pct=crop_pct,
+                opened, files, top=top, size=image_size(size), crop_pct=crop_pct,
                 batch_size=batch_size, device=place, amp=amp,  # type: ignore[arg-type]
             )  # fmt: skip
     report = side_by_side(found, classes)

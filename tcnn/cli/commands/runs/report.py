@@ -23,7 +23,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write what a run did into one HTML file: conversion, curves, gates, evaluations, settings. Needs no network."""
-    from tcnn.analysis.extra import require_plots
+    from tcnn.analysis.plots import require_plots
     from tcnn.errors import RequestError
     from tcnn.files import check_file
 
