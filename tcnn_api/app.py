@@ -18,13 +18,42 @@ from tcnn_api.description import openapi
 from tcnn_api.middleware import PICTURE, LimitBody, Observe
 from tcnn_api.pools import Pools
 from tcnn_api.responses.stream import Streams
-from tcnn_api.routes import ROUTERS
+from tcnn_api.routes import models, plan, submit
+from tcnn_api.routes.jobs import archive, attention, files, jobs, predict, report, shares
+from tcnn_api.routes.operation import health, metrics, pages, system
 from tcnn_api.routes.operation.metrics import QueueCollector
+from tcnn_api.routes.uploads import checkpoints, datasets, gallery, weights
 from tcnn_api.settings import ApiSettings, load
 from tcnn_jobs.artifacts.layout import home_of
 from tcnn_jobs.artifacts.shared import open_artifacts
 from tcnn_jobs.confined.explorers import Explorers
 from tcnn_jobs.store import Store
+
+ROUTERS = tuple(
+    module.router
+    for module in (
+        pages,
+        models,
+        datasets,
+        gallery,
+        checkpoints,
+        weights,
+        submit,
+        plan,
+        jobs,
+        shares,
+        files,
+        archive,
+        report,
+        predict,
+        attention,
+        system,
+        health,
+        metrics,
+    )
+)
+"""In the order of the documentation. What is not in it comes first: a page of the dashboard asks for seventy files, and
+routes are tried one by one."""
 
 
 def create_app(settings: ApiSettings | None = None) -> FastAPI:

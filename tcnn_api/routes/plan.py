@@ -21,8 +21,7 @@ from tcnn_api.description.openapi import problems
 from tcnn_api.errors import Refused
 from tcnn_api.submission.body import Submission, read
 from tcnn_api.submission.check import check
-from tcnn_api.submission.lookup import Lookup
-from tcnn_api.submission.resolve import Resolved, keep, resolve
+from tcnn_api.submission.resolve import Lookup, Resolved, keep, resolve
 from tcnn_jobs.confined.process import ask
 from tcnn_jobs.model.jobs import Job, Kind, Status
 from tcnn_jobs.model.requests import FinetuneRequest, PlanRequest, TransformRequest

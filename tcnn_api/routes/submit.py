@@ -10,8 +10,7 @@ from tcnn_api.description.openapi import problems
 from tcnn_api.schemas import JobView
 from tcnn_api.submission.body import read
 from tcnn_api.submission.check import check
-from tcnn_api.submission.lookup import Lookup
-from tcnn_api.submission.resolve import keep, resolve
+from tcnn_api.submission.resolve import Lookup, keep, resolve
 from tcnn_jobs.model.jobs import IdempotencyKey, Job, Kind, NewJob
 from tcnn_jobs.model.requests import EvaluateRequest, FinetuneRequest, TransformRequest, num_workers, version_of
 from tcnn_jobs.model.requests import Request as JobRequest

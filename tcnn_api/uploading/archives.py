@@ -8,9 +8,7 @@ refused whatever they point to, and a name is checked before anything is made of
 import bz2
 import errno
 import gzip
-import json
 import lzma
-import os
 import re
 import stat
 import struct
@@ -104,17 +102,6 @@ class Counted:
         data = self._stream.read(size)
         self._budget.spend(len(data))
         return data
-
-
-def unpack_and_describe(archive: str, target: str, limits: str) -> dict[str, Any]:
-    """For `tcnn_jobs.confined.process`: unpack, and say what is there; `limits` is a JSON list."""
-    from tcnn_api.uploading.folders import describe
-
-    unpack(Path(archive), Path(target), Limits(*json.loads(limits)))
-    found = describe(Path(target))
-    found["bytes"] = sum(path.stat().st_size for path in Path(target).rglob("*") if path.is_file())
-    os.sync()  # a data set that was accepted must survive a power cut
-    return found
 
 
 def unpack(archive: Path, target: Path, limits: Limits) -> None:

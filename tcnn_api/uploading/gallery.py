@@ -18,7 +18,7 @@ from PIL import Image
 
 from tcnn.data.decode import decode, reason
 from tcnn.errors import TcnnError, shorten
-from tcnn_api.uploading.folders import Listed, listed
+from tcnn_api.uploading.datasets import Listed, listed
 
 MEMORY = 1 << 30
 """Bytes that looking may take: the largest image that PIL opens, twice."""

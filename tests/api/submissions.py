@@ -5,7 +5,7 @@ from typing import Any
 from tcnn.zoo import catalogue
 from tcnn_api.settings import ApiSettings
 from tcnn_api.submission.body import Submission, read
-from tcnn_api.submission.lookup import Dataset
+from tcnn_api.submission.resolve import Dataset
 from tcnn_jobs.model.jobs import Artifact, Job, Kind, Result, Status, Upload
 from tcnn_jobs.model.requests import KINDS
 

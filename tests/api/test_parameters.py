@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from tcnn_api.app import ROUTERS
 from tcnn_api.deps import taken
-from tcnn_api.routes import ROUTERS
 
 Refusal = Callable[..., dict[str, Any]]
 DOCUMENT = json.loads((Path(__file__).parents[2] / "docs/openapi.json").read_bytes())

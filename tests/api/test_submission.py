@@ -9,8 +9,7 @@ from tcnn.zoo.catalogue import Entry
 from tcnn_api.errors import Refused
 from tcnn_api.submission.body import Submission
 from tcnn_api.submission.check import check
-from tcnn_api.submission.lookup import Dataset
-from tcnn_api.submission.resolve import Resolved
+from tcnn_api.submission.resolve import Dataset, Resolved
 from tcnn_jobs.model.jobs import Kind, Status
 
 

@@ -10,8 +10,7 @@ from tcnn.errors import RequestError
 from tcnn_api.errors import Refused
 from tcnn_api.settings import ApiSettings
 from tcnn_api.submission.check import check
-from tcnn_api.submission.lookup import Lookup
-from tcnn_api.submission.resolve import keep, resolve
+from tcnn_api.submission.resolve import Lookup, keep, resolve
 from tcnn_jobs.errors import JobNotFound, UploadNotFound
 from tcnn_jobs.model.jobs import Job, Upload
 from tcnn_jobs.model.operation import Statistics, WorkerInfo

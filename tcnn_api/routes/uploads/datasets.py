@@ -62,7 +62,7 @@ async def _unpack(settings: ApiSettings, file: Received) -> Examined:
     limits = Limits(settings.max_files, int(settings.max_unpacked_gb * 1e9), settings.max_ratio)
     memory = MEMORY + 1000 * settings.max_files
     arguments = str(file.path), str(target), json.dumps(limits)
-    found = await ask("tcnn_api.uploading.archives", "unpack_and_describe", *arguments, memory=memory, seconds=SECONDS)
+    found = await ask("tcnn_api.uploading.datasets", "unpack_and_describe", *arguments, memory=memory, seconds=SECONDS)
     return Examined(target, found)
 
 

@@ -16,7 +16,8 @@ import pytest
 from data_pictures import picture
 
 from tcnn.errors import RequestError
-from tcnn_api.uploading.archives import ArchiveError, Limits, safe_parts, unpack_and_describe
+from tcnn_api.uploading.archives import ArchiveError, Limits, safe_parts
+from tcnn_api.uploading.datasets import unpack_and_describe
 
 Refused = Callable[..., str]
 Unpacked = Callable[[Path], str]

@@ -1,5 +1,7 @@
-"""Splits, classes and images of an unpacked data set, by the rules of training: what is accepted can be trained on."""
+"""An uploaded data set: unpacked, and its splits, classes and images by the rules of training."""
 
+import json
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -7,8 +9,18 @@ from tcnn.data.sources.folder import class_labels, split_folder, walk
 from tcnn.data.sources.names import SPLITS, canonical
 from tcnn.data.sources.source import number
 from tcnn.errors import RequestError
+from tcnn_api.uploading.archives import Limits, unpack
 
 HERE = "the archive"
+
+
+def unpack_and_describe(archive: str, target: str, limits: str) -> dict[str, Any]:
+    """For `tcnn_jobs.confined.process`: unpack, and say what is there; `limits` is a JSON list."""
+    unpack(Path(archive), Path(target), Limits(*json.loads(limits)))
+    found = describe(Path(target))
+    found["bytes"] = sum(path.stat().st_size for path in Path(target).rglob("*") if path.is_file())
+    os.sync()  # a data set that was accepted must survive a power cut
+    return found
 
 
 def describe(root: Path) -> dict[str, Any]:
