@@ -22,8 +22,8 @@ from typing import Any
 
 from pydantic import Field
 
-from tcnn.config.placement import Placement
 from tcnn.files import file_digest, folder_to_disk, to_disk
+from tcnn.training.launch.exchange import Placement
 from tcnn_jobs.artifacts.base import Reference
 from tcnn_jobs.errors import for_requests
 from tcnn_jobs.model.jobs import Artifact, Failure, Kind, Model, NewEvent, Progress, Result

@@ -21,9 +21,9 @@ from tcnn.analysis.inspect import inspect
 from tcnn.analysis.plots import gallery, style
 from tcnn.analysis.reading.evaluations import EvaluationFile
 from tcnn.config import FinetuneConfig, finetune_config
+from tcnn.config.evaluation import EvaluationConfig
 from tcnn.demo.digits import MEAN, SIZE, STD, write_digits
 from tcnn.evaluation.comparing.comparison import compare
-from tcnn.evaluation.comparing.config import EvaluationConfig
 from tcnn.evaluation.corruptions import CORRUPTIONS
 from tcnn.training.finetune import finetune
 from tcnn.training.runs.rundir import read_metrics

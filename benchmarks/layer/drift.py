@@ -29,9 +29,9 @@ from torch import Tensor, nn
 import tcnn
 from benchmarks.reproduce.networks.resnet20 import pretrained
 from tcnn.config import HARD_TEMPERATURE
+from tcnn.config.base import ErrorStats
 from tcnn.models.randomise import randomised
 from tcnn.models.running import at_temperature, errors
-from tcnn.records import ErrorStats
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks/results/drift.csv"

@@ -61,7 +61,7 @@ def measured(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
     import tcnn
     from tcnn.planning import memory
-    from tcnn.training.runs.progress import Progress
+    from tcnn.training.runs.callbacks import Progress
 
     data, config = run_of(name, arguments)
     began: dict[int, float] = {}

@@ -19,7 +19,7 @@ import tcnn
 from tcnn.config import FinetuneConfig
 from tcnn.data.image_set import ImageSet
 from tcnn.files import replacing
-from tcnn.training.recipe.model_defaults import size_for
+from tcnn.training.preparing.settings import size_for
 from tcnn.training.runs.rundir import RunDirectory
 
 

@@ -29,13 +29,13 @@ from tcnn.analysis.plots import style
 from tcnn.analysis.plots.centres import centres
 from tcnn.data.image_set import class_balanced, open_dataset
 from tcnn.errors import NothingToConvertError, RequestError
-from tcnn.evaluation import intervals
+from tcnn.evaluation import scores
 from tcnn.evaluation.evaluate import transform_for
 from tcnn.files import replacing
 from tcnn.folding.fold import fused
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.self_attention import SelfAttention2d
-from tcnn.training.recipe.batch_norm import batch_norms, reestimate_batch_norm
+from tcnn.training.recipe.annealing import batch_norms, reestimate_batch_norm
 
 sys.path.append(str(Path(__file__).parents[1]))
 from machine import hardware, versions
@@ -150,7 +150,7 @@ def renewed(model: nn.Module, images: Images) -> float:
 
 def row(how: str, pruned: int, before: Tensor, after: Tensor, **told: Any) -> dict[str, Any]:
     """What is told of one measurement."""
-    found, change = intervals.share(int(after.sum()), len(after)), intervals.paired(before.numpy(), after.numpy())
+    found, change = scores.share(int(after.sum()), len(after)), scores.paired(before.numpy(), after.numpy())
     return {
         "order": how, "pruned": pruned, "images": len(after), "top1": round(found.mean, 5),
         "difference": [round(value, 5) for value in change], **told,

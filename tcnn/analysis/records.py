@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from tcnn.records import Record
+from tcnn.config.base import Record
 
 Pair = tuple[int, int]
 Map = list[list[float]]

@@ -1,7 +1,8 @@
 """Configurations as immutable pydantic models: one object for Python, command line, file and HTTP body."""
 
 from tcnn.config.base import Frozen, Size, build
-from tcnn.config.conversion import CONTENT, HARD_TEMPERATURE, ConversionConfig, PositionKind, VerificationConfig
+from tcnn.config.conversion import CONTENT, HARD_TEMPERATURE, ConversionConfig, PositionKind
+from tcnn.config.evaluation import VerificationConfig
 from tcnn.config.finetune import FinetuneConfig
 from tcnn.config.presets import PRESETS, assigned, finetune_config, is_presets_conversion
 

@@ -1,4 +1,4 @@
-"""Base class of the configurations: immutable, no unknown keys, validation errors in one line."""
+"""Base classes of configurations and of reports, all immutable; how a configuration is built, errors in one line."""
 
 import difflib
 import math
@@ -106,3 +106,22 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for inner in get_args(annotation) if (found := _model_in(inner))), None)
+
+
+class Record(BaseModel):
+    """Base class of reports: immutable; fields of newer versions are ignored."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore")
+
+
+class ErrorStats(Record):
+    """Error statistics: largest absolute error, relative errors in L2 and to the largest value, cosine similarity."""
+
+    max_abs: float
+    relative: float
+    max_relative: float
+    cosine: float
+
+    @property
+    def worst(self) -> float:
+        return max(self.relative, self.max_relative)

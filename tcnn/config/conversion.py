@@ -1,4 +1,4 @@
-"""Settings of conversion (`ConversionConfig`) and verification (`VerificationConfig`)."""
+"""Settings of conversion (`ConversionConfig`)."""
 
 from typing import Literal
 
@@ -117,18 +117,3 @@ class ConversionConfig(Frozen):
             except re.error as error:
                 raise ValueError(f"not a regular expression: {error}") from error
         return value
-
-
-class VerificationConfig(Frozen):
-    """How source and converted model are compared."""
-
-    tolerance_float32: float = Field(
-        default=1e-5, gt=0, allow_inf_nan=False, description="Largest relative error allowed in float32."
-    )
-    tolerance_float64: float = Field(
-        default=1e-10, gt=0, allow_inf_nan=False, description="Largest relative error allowed in float64."
-    )
-    float64: bool = Field(default=True, description="Also compare in float64.")
-    batch_size: int = Field(default=2, ge=1, description="Images per comparison when none are given.")
-    input_size: Size | None = Field(default=None, description="(height, width) in pixels; default the model's own.")
-    seed: int = Field(default=0, ge=0, description="Seed of random images and statistics.")

@@ -5,8 +5,8 @@ from typing import Literal
 from pydantic import Field
 
 from tcnn.config import ConversionConfig, PositionKind
+from tcnn.config.base import Record
 from tcnn.errors import RequestError
-from tcnn.records import Record
 
 STANDARDISATION_ENDED = "weight standardisation ended: the standardised filter was loaded"
 """The note of a layer whose convolution standardised its weight."""

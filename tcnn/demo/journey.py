@@ -22,7 +22,7 @@ from tcnn.demo import digits
 from tcnn.errors import VerificationError
 from tcnn.evaluation.evaluate import transform_for
 from tcnn.training.finetune import finetune
-from tcnn.training.runs.progress import Progress, Report
+from tcnn.training.runs.callbacks import Progress, Report
 from tcnn.verification.verify import verify
 
 Step = Callable[[str], None]

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from torch import nn
 
+from tcnn.config.base import Record
 from tcnn.errors import RequestError, readable
 from tcnn.evaluation.evaluate import Amp
 from tcnn.evaluation.imagenet_variants import synsets
-from tcnn.evaluation.intervals import share
 from tcnn.evaluation.predict import image_files, predict
-from tcnn.records import Record
+from tcnn.evaluation.scores import share
 
 NAME = re.compile(r"(?P<shape>[a-z]+)\d*-(?P<texture>[a-z]+)\d*")
 """File names of the cue-conflict images: `airplane1-bicycle2.png`."""

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from tcnn.config.base import ErrorStats, Record
 from tcnn.errors import EnvironmentFailure, RequestError
-from tcnn.records import ErrorStats, Record
 
 Format = Literal["onnx", "torch"]
 Axis = Literal["batch", "height", "width"]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.checkpoints import checkpoint
+from tcnn.config.base import ErrorStats
 from tcnn.conversion.carry import copy_with
 from tcnn.conversion.report import ConversionReport, FoldRecord
 from tcnn.conversion.surgery import rebuild
@@ -21,7 +22,6 @@ from tcnn.models.checks import refuse_prepared
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.running import errors, in_dtype, logits_of, replacements, top1_agreement
 from tcnn.models.trace import evaluating, meta_copy, parameter_count
-from tcnn.records import ErrorStats
 
 Kinds = dict[str, tuple[HeadKind, ...]]
 """What every head of every GPSA layer becomes, by the layer's dotted name."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.config import VerificationConfig, build
+from tcnn.config.base import ErrorStats
 from tcnn.conversion.carry import copy_with
 from tcnn.errors import NothingToConvertError, RequestError, VerificationError
 from tcnn.folding.apply import (
@@ -39,7 +40,6 @@ from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import noise_images, randomised
 from tcnn.models.running import replacements
 from tcnn.models.trace import evaluating, parameter_count
-from tcnn.records import ErrorStats
 
 Progress = Callable[[str], None]
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from tcnn.records import ErrorStats, Record
+from tcnn.config.base import ErrorStats, Record
 
 
 class FoldedLayer(Record):

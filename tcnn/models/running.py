@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from tcnn.config.base import ErrorStats
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, out_of_memory, shorten
 from tcnn.layers.base import TEMPERATURES
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.records import ErrorStats
 
 REFUSALS = (RuntimeError, AssertionError, ValueError, IndexError, RequestError)
 """What is raised on a size that is not taken.

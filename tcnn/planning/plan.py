@@ -21,12 +21,12 @@ from tcnn.planning.report import PlannedDisk, PlannedMemory, PlannedModel, Plann
 from tcnn.planning.trial import Pace, Phase, Trial
 from tcnn.training.baseline import baseline_config, baseline_start, check_baseline
 from tcnn.training.distributed import Processes, process_device
+from tcnn.training.preparing.converted import conversion_at
 from tcnn.training.preparing.inputs import data_set, open_data_sets, training_loader
-from tcnn.training.preparing.prepare import Start, conversion_at, in_chans, is_checkpoint, prepare, teacher_for
-from tcnn.training.recipe.annealing import annealing_notes, annealing_schedule, set_temperatures
-from tcnn.training.recipe.batch_norm import is_single_value
+from tcnn.training.preparing.prepare import Start, in_chans, is_checkpoint, prepare, teacher_for
+from tcnn.training.recipe.annealing import annealing_notes, annealing_schedule, is_single_value, set_temperatures
 from tcnn.training.recipe.optim import create_optimizer, gpsa_layers
-from tcnn.training.runs.progress import Say
+from tcnn.training.runs.callbacks import Say
 from tcnn.training.updates.learner import Learner
 from tcnn.training.updates.step import MixedPrecision
 

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from tcnn.records import Record
+from tcnn.config.base import Record
 
 
 class PlannedModel(Record):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from tcnn.analysis.reading.evaluations import read_evaluation
 from tcnn.conversion.report import ConversionReport
-from tcnn.evaluation.intervals import share
+from tcnn.evaluation.scores import share
 
 THIS = "this model"
 """What the model is called whose own run measured it."""

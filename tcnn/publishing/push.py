@@ -17,14 +17,14 @@ from tcnn.checkpoints import checkpoint, hub
 from tcnn.checkpoints.files import checkpoint_file, is_ours, unfinished
 from tcnn.checkpoints.hub import model_card
 from tcnn.checkpoints.opening import open_checkpoint
+from tcnn.config.base import Record
 from tcnn.conversion.report import refuse_folded
 from tcnn.errors import DownloadError, NoAttentionError, RequestError, one_line
 from tcnn.exporting.export import export
 from tcnn.models.checks import unwrapped
 from tcnn.publishing import accuracy
 from tcnn.publishing.accuracy import Accuracy
-from tcnn.records import Record
-from tcnn.training.runs.progress import Say
+from tcnn.training.runs.callbacks import Say
 from tcnn.verification.report import VerificationReport
 from tcnn.version import __version__
 from tcnn.zoo.hub import is_hub_error

@@ -24,7 +24,7 @@ from tcnn.folding.fold import fused
 from tcnn.models.trace import evaluating, flops, input_shape, meta_copy, parameter_count
 from tcnn.training.baseline import baseline_start
 from tcnn.training.preparing.prepare import Start, prepare
-from tcnn.training.runs.progress import Progress, Report
+from tcnn.training.runs.callbacks import Progress, Report
 from tcnn.training.updates.step import MixedPrecision
 
 FILE = "before-after.json"

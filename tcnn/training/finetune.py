@@ -19,19 +19,18 @@ from tcnn.training.baseline import baseline_config, baseline_start, check_baseli
 from tcnn.training.before_after import FILE, Ran, before_and_after
 from tcnn.training.distributed import Processes, join_processes, process_device
 from tcnn.training.preparing.converted import Check
-from tcnn.training.preparing.effects import check_run
 from tcnn.training.preparing.inputs import DataSets, data_set, open_data_sets, training_loader
 from tcnn.training.preparing.prepare import in_chans, prepare, teacher_for
+from tcnn.training.preparing.settings import check_run
 from tcnn.training.recipe.annealing import annealing_notes
 from tcnn.training.recipe.objective import check_teacher
 from tcnn.training.recipe.optim import create_optimizer, gpsa_layers
 from tcnn.training.record import Sources, check_settings, leaked, record_of
 from tcnn.training.runs import resume as points
-from tcnn.training.runs.progress import BASELINE_PHASE, Callbacks, Progress, Report, Say
+from tcnn.training.runs.callbacks import BASELINE_PHASE, Callbacks, Progress, Report, Say, StopCheck, stop_on_signal
 from tcnn.training.runs.recorder import check_tensorboard
 from tcnn.training.runs.resume import Position
 from tcnn.training.runs.rundir import BASELINE, RunDirectory
-from tcnn.training.runs.signals import StopCheck, stop_on_signal
 from tcnn.training.updates.cuda_graph import check_graph
 from tcnn.training.updates.loop import Trainer
 from tcnn.zoo.catalogue import cnn_of

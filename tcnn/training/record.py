@@ -14,7 +14,7 @@ from tcnn.data.image_set import ImageSet
 from tcnn.errors import RequestError, shorten
 from tcnn.evaluation.held_out import Training, same, trainings_in, trainings_of
 from tcnn.training.preparing.prepare import Start
-from tcnn.training.runs.progress import Say
+from tcnn.training.runs.callbacks import Say
 from tcnn.training.runs.rundir import RunDirectory, changed_settings
 from tcnn.version import __version__
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.config import HARD_TEMPERATURE
+from tcnn.config.base import ErrorStats, Record
 from tcnn.errors import RequestError
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.gpsa import GPSA2d
@@ -15,7 +16,6 @@ from tcnn.models.checks import refuse_other_images, refuse_without_values, unwra
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.running import at_temperature, errors, flat, in_dtype, temperatures
 from tcnn.models.trace import evaluating
-from tcnn.records import ErrorStats, Record
 
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
 """Largest relative error of a layer that counts as equal."""

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from tcnn.records import ErrorStats, Record
+from tcnn.config.base import ErrorStats, Record
 
 
 class LayerError(Record):

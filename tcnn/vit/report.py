@@ -2,8 +2,8 @@
 
 from typing import Literal
 
+from tcnn.config.base import Record
 from tcnn.layers.terms.positions import Pair
-from tcnn.records import Record
 
 Initialisation = Literal["impulse", "mimetic", "convolution", "random", "default"]
 Positions = Literal["fourier", "keep"]

@@ -7,7 +7,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from tcnn.config import FinetuneConfig
-from tcnn.evaluation.comparing.config import EvaluationConfig
+from tcnn.config.evaluation import EvaluationConfig
 from tcnn_api.errors import AWAY, MEDIA_TYPE, Problem
 
 PROBLEMS: dict[int, tuple[str, str, str]] = {

@@ -11,9 +11,9 @@ from pydantic import Field
 from starlette.responses import JSONResponse
 
 from tcnn.config import FinetuneConfig
+from tcnn.config.base import Record
 from tcnn.errors import RequestError
 from tcnn.planning.report import TrainingPlan
-from tcnn.records import Record
 from tcnn.zoo import catalogue
 from tcnn_api.deps import AUTHENTICATED, Service, ServiceDep, Tenant
 from tcnn_api.description import examples

@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tcnn.config import PRESETS, FinetuneConfig, is_presets_conversion
-from tcnn.config.placement import uneven
+from tcnn.config.evaluation import EvaluationConfig
 from tcnn.errors import RequestError
-from tcnn.evaluation.comparing.config import EvaluationConfig
+from tcnn.training.launch.exchange import uneven
 from tcnn_api.errors import Refused, quoted
 from tcnn_api.settings import ApiSettings
 from tcnn_jobs.model.requests import EvaluateRequest, FinetuneRequest, Request, Training, models_of

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import structlog
 
-from tcnn.config.placement import Placement
 from tcnn.errors import EnvironmentFailure, RequestError, Stopped, StorageError, TcnnError, one_line
+from tcnn.training.launch.exchange import Placement
 from tcnn_jobs.artifacts.bucket import BucketError, ObjectGone
 from tcnn_jobs.artifacts.cache import Held
 from tcnn_jobs.artifacts.layout import Home, Manifest

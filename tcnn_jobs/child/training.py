@@ -15,8 +15,8 @@ from tcnn.training.finetune import FinetuneResult
 from tcnn.training.launch.exchange import RunRequest
 from tcnn.training.launch.launcher import finetune_on
 from tcnn.training.preparing.converted import FILE as CONVERTED
-from tcnn.training.runs.progress import Callbacks
-from tcnn.training.runs.progress import Progress as TrainingProgress
+from tcnn.training.runs.callbacks import Callbacks
+from tcnn.training.runs.callbacks import Progress as TrainingProgress
 from tcnn.training.runs.rundir import BASELINE, RunDirectory
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter, artifact_of, public, unplaced
 from tcnn_jobs.errors import for_requests

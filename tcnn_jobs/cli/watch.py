@@ -24,7 +24,7 @@ waited for failed."""
 
 def follow(client: "Client", job: str, as_json: bool) -> int:
     """Show a job until it has ended, then its result or its error; returns the exit code."""
-    from tcnn.training.runs.progress import Progress
+    from tcnn.training.runs.callbacks import Progress
 
     ended: Json | None = None
     with console.training(quiet=as_json) as (report, say), contextlib.suppress(KeyboardInterrupt):

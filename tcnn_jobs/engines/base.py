@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from tcnn.config.placement import Placement  # loads pydantic, which a confined process does without
+    from tcnn.training.launch.exchange import Placement  # loads pydantic, which a confined process does without
 
 
 class Process(Protocol):

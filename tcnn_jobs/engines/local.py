@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tcnn.config.placement import Placement
+from tcnn.training.launch.exchange import Placement
 from tcnn_jobs.engines.base import environment
 from tcnn_jobs.engines.memory import go_first, taken
 

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from tcnn.config import ConversionConfig, FinetuneConfig, finetune_config
 from tcnn.config.base import Frozen, build
-from tcnn.evaluation.comparing.config import EvaluationConfig
+from tcnn.config.evaluation import EvaluationConfig
 from tcnn_jobs.model.naming import Labels
 
 MOST_NAME = 500

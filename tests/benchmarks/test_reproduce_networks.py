@@ -19,7 +19,7 @@ from networks.building import OWN, network, shaped
 import tcnn
 from benchmarks.drawing import dogs
 from tcnn.config import FinetuneConfig
-from tcnn.training.preparing.prepare import conversion_at
+from tcnn.training.preparing.converted import conversion_at
 from tcnn.training.recipe.freezing import trunk_of
 
 

@@ -8,7 +8,7 @@ import pytest
 from tcnn.cli.options.spellings import processes
 from tcnn.cli.output import console
 from tcnn.cli.output.epochs import EpochLog, epoch_line
-from tcnn.training.runs.progress import Progress
+from tcnn.training.runs.callbacks import Progress
 from tcnn.version import __version__
 
 FULL = {

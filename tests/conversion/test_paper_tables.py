@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import tcnn
 from tcnn.config import FinetuneConfig
 from tcnn.layers.backends.selection import use_backend
-from tcnn.training.recipe.model_defaults import drop_path_for, size_for
+from tcnn.training.preparing.settings import drop_path_for, size_for
 
 
 @cache

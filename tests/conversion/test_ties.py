@@ -11,8 +11,7 @@ from torch import Tensor, nn
 import tcnn
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.errors import CheckpointError, NothingToConvertError, RequestError
-from tcnn.training.recipe.late_conversion import convert_in_training
-from tcnn.training.recipe.optim import create_optimizer
+from tcnn.training.recipe.optim import convert_in_training, create_optimizer
 
 SIZE = (11, 14)
 

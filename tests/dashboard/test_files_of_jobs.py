@@ -23,9 +23,8 @@ from tcnn.evaluation.comparing.before_after import change, estimate
 from tcnn.evaluation.comparing.paired import PairedDifference
 from tcnn.evaluation.comparing.report import Comparison, Row
 from tcnn.evaluation.comparing.single_images import Mistake, ModelChange
-from tcnn.evaluation.intervals import paired_means
 from tcnn.evaluation.outcomes import Outcomes
-from tcnn.evaluation.scores import Evaluation
+from tcnn.evaluation.scores import Evaluation, paired_means
 from tcnn.workflows.pipeline import convert_to_file
 from tcnn_api.routes.jobs import report as making
 from tcnn_jobs.model.jobs import Artifact, Claim, Kind, Result, Upload

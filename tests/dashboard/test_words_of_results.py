@@ -12,7 +12,7 @@ from hosting import hosted
 from serving import Server
 from story import Story
 
-from tcnn.evaluation import intervals
+from tcnn.evaluation import scores
 from tcnn_jobs.model.jobs import Artifact, Kind, Result, Upload
 
 expect = sync_api.expect
@@ -46,7 +46,7 @@ class Named(Story):
         """On a data set that is not divided, by a model that has not seen it."""
         claim = self._taken(priority=100, kind=Kind.EVALUATE, request={"job": self.succeeded.job, "dataset": PETS})
         score = {"images": 20, "right": 13, "top1": 0.65, "top5": None, "loss": 1.0,
-                 "top1_interval": list(intervals.share(13, 20)[1:])}  # fmt: skip
+                 "top1_interval": list(scores.share(13, 20)[1:])}  # fmt: skip
         row = {"model": self.succeeded.job, "height": 64, "width": 64, "clean": score}
         found = {"data": PETS, "split": None, "images": 20, "held_out": False, "trained_on": [], "rows": [row]}
         self.house.store.finish(claim, Result(files=(), metrics=found))
@@ -120,5 +120,5 @@ def test_of_a_data_set_that_is_not_divided_no_split_was_measured(server: Server,
     page = open_page(f"{server.url}/#/jobs/{story.whole}")
     expect(page.get_by_text("20 images of pets & others.zip: all of them, for it is not divided.")).to_be_visible()
     accuracy = page.get_by_role("region", name="Accuracy by model").get_by_role("row").nth(1).get_by_role("cell").nth(1)
-    _, low, high = intervals.share(13, 20)
+    _, low, high = scores.share(13, 20)
     expect(accuracy).to_have_text(f"65%{low:.0%} to {high:.0%}")

@@ -18,13 +18,13 @@ from tcnn.cli.group import command_group
 from tcnn.cli.main import INTERRUPTED
 from tcnn.cli.options.spellings import SPELLINGS
 from tcnn.config import PRESETS, FinetuneConfig
+from tcnn.config.base import ErrorStats
 from tcnn.conversion.report import ConversionReport, LayerReport, SkippedLayer
 from tcnn.demo.journey import DemoResult, Row
 from tcnn.exporting.interface import ExplorerReport, ExportAxis, ExportCheck, ExportReport
 from tcnn.folding.report import FoldedLayer, FoldReport, FoldResult, PrunedHead, PruningAccuracy, Speed
 from tcnn.planning.report import PlannedDisk, PlannedMemory, PlannedModel, PlannedPhase, TrainingPlan
 from tcnn.publishing.push import PushedFile, PushReport
-from tcnn.records import ErrorStats
 from tcnn.verification.report import AsRun, Drift, DtypePass, LayerError, VerificationReport
 from tcnn.vit.report import InitialisationReport, InitialisedLayer
 from tcnn.workflows.pipeline import ConversionResult

@@ -14,10 +14,10 @@ from tiny_runs import colours
 from torch import nn
 
 from tcnn.errors import RequestError
-from tcnn.evaluation import intervals
+from tcnn.evaluation import scores
 from tcnn.evaluation.comparing.before_after import BeforeAfter, Measured, Row, counted, differences
+from tcnn.evaluation.comparing.paired import measure_on
 from tcnn.evaluation.outcomes import Outcomes
-from tcnn.evaluation.pruning import measure_on
 
 NAMES = ("cat", "dog", "owl")
 
@@ -40,7 +40,7 @@ def covered(n: int, gain: float, loss: float) -> float:
     for gained, lost in itertools.product(range(n + 1), repeat=2):
         for both in range(n - gained - lost + 1):
             neither = n - gained - lost - both
-            found = intervals.paired(*pairs(both, gained, lost, neither))
+            found = scores.paired(*pairs(both, gained, lost, neither))
             if found.low <= gain - loss <= found.high:
                 ways = math.factorial(n) // math.prod(map(math.factorial, (gained, lost, both, neither)))
                 total += ways * gain**gained * loss**lost * rest ** (both + neither)
@@ -53,31 +53,31 @@ def test_paired_intervals_cover_the_truth(gain: float, loss: float) -> None:
 
 
 def test_paired_intervals_of_extremes() -> None:
-    same = intervals.paired(*pairs(6, 0, 0, 0))
+    same = scores.paired(*pairs(6, 0, 0, 0))
     assert same.mean == 0
     assert same.low < -0.2, "six images prove nothing"
     assert same.high == pytest.approx(-same.low)
-    one, other = intervals.paired(*pairs(70, 12, 3, 15)), intervals.paired(*pairs(70, 3, 12, 15))
+    one, other = scores.paired(*pairs(70, 12, 3, 15)), scores.paired(*pairs(70, 3, 12, 15))
     assert (one.mean, one.low, one.high) == pytest.approx((-other.mean, -other.high, -other.low))
     assert one.low > 0.0 < one.mean == pytest.approx(0.09)
     # Many images: as the normal distribution has it.
-    many = intervals.paired(*pairs(7000, 1200, 300, 1500))
+    many = scores.paired(*pairs(7000, 1200, 300, 1500))
     deviation = math.sqrt((0.15 - 0.09**2) / 10_000)
     assert (many.low, many.high) == pytest.approx((0.09 - 1.96 * deviation, 0.09 + 1.96 * deviation), abs=5e-4)
     with pytest.raises(ValueError, match="at least one"):
-        intervals.paired(np.array([], bool), np.array([], bool))
+        scores.paired(np.array([], bool), np.array([], bool))
 
 
 def test_wilsons_interval_holds_its_limits() -> None:
     """Its ends are the shares at which the observed one is 1.96 standard deviations away."""
     for right, count in ((0, 10), (7, 10), (300, 400), (50, 50)):
-        found = intervals.share(right, count)
+        found = scores.share(right, count)
         for end in (found.low, found.high):
             if 1e-9 < end < 1 - 1e-9:
-                away = intervals.QUANTILE * (end * (1 - end) / count) ** 0.5
+                away = scores.QUANTILE * (end * (1 - end) / count) ** 0.5
                 assert abs(found.mean - end) == pytest.approx(away, rel=1e-9)
-    assert intervals.share(0, 10).low == 0.0
-    assert intervals.share(10, 10).high == 1.0
+    assert scores.share(0, 10).low == 0.0
+    assert scores.share(10, 10).high == 1.0
 
 
 def test_models_side_by_side() -> None:

@@ -12,10 +12,10 @@ from timm.models import save_for_hf
 from torch import nn
 
 import tcnn
+from tcnn.config.evaluation import EvaluationConfig
 from tcnn.data.image_set import first_of_each, open_dataset
 from tcnn.errors import CheckpointError, RequestError, UnknownModelError
 from tcnn.evaluation.comparing.comparison import compare, open_model
-from tcnn.evaluation.comparing.config import EvaluationConfig
 from tcnn.evaluation.comparing.report import csv_rows
 from tcnn.evaluation.corruptions import CORRUPTIONS
 from tcnn.evaluation.evaluate import evaluate

@@ -11,7 +11,7 @@ from PIL import Image
 from torch.nn.functional import avg_pool2d, interpolate
 from torchvision.transforms.functional import rgb_to_grayscale
 
-from tcnn.evaluation.corruptions import SEVERITIES, blur, corrupt, digital, noise, weather
+from tcnn.evaluation.corruptions import SEVERITIES, blur, corrupt, noise_digital, weather
 
 PHOTOGRAPH = photograph("china.jpg").crop((0, 0, 400, 400)).resize((224, 224))
 GREY = Image.new("RGB", (224, 224), (128, 128, 128))
@@ -36,7 +36,7 @@ def test_gaussian_noise_has_its_deviation(severity: int) -> None:
 
 def test_shot_noise_has_the_variance_of_counting(random: np.random.Generator) -> None:
     for brightness, photons in ((0.2, 60), (0.8, 12), (0.5, 3)):
-        found = noise.shot(np.full((200, 200, 3), brightness, np.float32), photons, random)
+        found = noise_digital.shot(np.full((200, 200, 3), brightness, np.float32), photons, random)
         assert found.mean() == pytest.approx(brightness, rel=0.01)
         assert found.var() == pytest.approx(brightness / photons, rel=0.03)
         assert np.allclose(found * photons, np.rint(found * photons), atol=1e-4)
@@ -145,15 +145,15 @@ def test_smoothing_is_the_filter_that_scipy_has(sigma: float, shape: tuple[int, 
     from scipy.ndimage import gaussian_filter
 
     expected = gaussian_filter(field, sigma, mode="reflect", truncate=3)
-    assert np.allclose(digital._smooth(field, sigma), expected, atol=1e-12)
+    assert np.allclose(noise_digital._smooth(field, sigma), expected, atol=1e-12)
 
 
 def test_affine_map_moves_its_corners() -> None:
     """Without displacements and without reach nothing moves; with reach, straight lines stay straight."""
     pixels = values(PHOTOGRAPH).astype(np.float32)
-    assert np.allclose(digital.elastic(pixels, (0, 0, 0), np.random.default_rng(0)), pixels, atol=1e-6)
+    assert np.allclose(noise_digital.elastic(pixels, (0, 0, 0), np.random.default_rng(0)), pixels, atol=1e-6)
     grid = np.indices((60, 90)).astype(float)
-    places = digital._affine(grid, (60, 90), 5, np.random.default_rng(1))
+    places = noise_digital._affine(grid, (60, 90), 5, np.random.default_rng(1))
     assert np.allclose(np.diff(places, 2, axis=1), 0, atol=1e-9)
     assert np.allclose(np.diff(places, 2, axis=2), 0, atol=1e-9)
     assert 0.5 < np.abs(places - grid).mean() < 15

@@ -13,10 +13,10 @@ from torch import nn
 import tcnn
 from tcnn.checkpoints.checkpoint import read
 from tcnn.checkpoints.opening import open_model
+from tcnn.config.evaluation import EvaluationConfig
 from tcnn.data.image_set import open_dataset, split_off
 from tcnn.errors import RequestError
 from tcnn.evaluation.comparing.comparison import compare
-from tcnn.evaluation.comparing.config import EvaluationConfig
 from tcnn.evaluation.held_out import measured_by_default, trainings_of
 from tcnn.training.finetune import FinetuneResult
 from tcnn.workflows.pipeline import convert_to_file

@@ -12,10 +12,10 @@ from PIL import Image
 from torch import nn
 
 import tcnn
+from tcnn.config.evaluation import EvaluationConfig
 from tcnn.data.image_set import open_dataset
-from tcnn.evaluation import intervals
+from tcnn.evaluation import scores
 from tcnn.evaluation.comparing.comparison import compare, open_model
-from tcnn.evaluation.comparing.config import EvaluationConfig
 from tcnn.evaluation.comparing.paired import Answers, Tally, image_names, paired_differences
 from tcnn.evaluation.evaluate import transform_for
 from tcnn.evaluation.outcomes import Outcomes
@@ -71,7 +71,7 @@ def test_differences_are_those_of_single_images(
     assert gain.any(), "or nothing is shown"
     assert told.top1.mean == pytest.approx(gain[0].mean(), abs=1e-6)
     assert told.corrupted.mean == pytest.approx(gain[1:].mean(), abs=1e-6)
-    expected = intervals.paired_means(right[first][1:].mean(0), right[second][1:].mean(0))
+    expected = scores.paired_means(right[first][1:].mean(0), right[second][1:].mean(0))
     assert (told.corrupted.low, told.corrupted.high) == pytest.approx(expected[1:], abs=1e-6)
     assert [row.clean.right for row in found.rows if row.clean] == [right[n][0].sum() for n in (first, second)]
     assert found.headline().differences == found.differences
@@ -122,7 +122,7 @@ def test_only_images_that_both_have_read_count(pictures: Path) -> None:
     (found,) = paired_differences([[Answers("a", (8, 8), one, None)], [Answers("b", (8, 9), other, None)]])
     was, now = np.ones(9, bool), np.ones(9, bool)  # places 1 to 9
     was[0], now[:3] = False, False
-    expected = intervals.paired(was, now)
+    expected = scores.paired(was, now)
     assert found.top1
     assert (found.top1.mean, found.top1.low, found.top1.high) == pytest.approx(expected, abs=1e-6)
     assert (found.corrupted, found.width) == (None, 9)
@@ -140,7 +140,7 @@ def test_intervals_of_means_by_the_formula() -> None:
         after = np.array([1.0] * both + [1.0] * gained + [0.0] * lost + [0.0] * neither)
         b, c, n = gained + 0.5, lost + 0.5, before.size + 2
         half = 1.959964 * math.sqrt((b + c - (b - c) ** 2 / n) / n / n)
-        found = intervals.paired_means(before, after)
+        found = scores.paired_means(before, after)
         assert found.mean == pytest.approx((gained - lost) / before.size)
         assert (found.low, found.high) == pytest.approx(((b - c) / n - half, (b - c) / n + half), rel=1e-6)
 
@@ -156,8 +156,8 @@ def test_intervals_of_means_cover_the_truth(images: int) -> None:
         right = latent > 0
         moved = generator.random((images, 1)) < effect  # of so many images all five corruptions become right
         before, after = right[0].mean(1), np.where(moved, True, right[1]).mean(1)
-        found = intervals.paired_means(before, after)
-        cells = intervals.paired(right[0].ravel(), np.where(moved, True, right[1]).ravel())
+        found = scores.paired_means(before, after)
+        cells = scores.paired(right[0].ravel(), np.where(moved, True, right[1]).ravel())
         hits += found.low <= effect / 2 <= found.high
         naive += cells.low <= effect / 2 <= cells.high
     assert hits / trials >= 0.93
@@ -167,4 +167,4 @@ def test_intervals_of_means_cover_the_truth(images: int) -> None:
 def test_what_is_no_pair_is_refused() -> None:
     for before, after in ((np.zeros(0), np.zeros(0)), (np.zeros(2), np.zeros(3)), (np.zeros((2, 2)), np.zeros((2, 2)))):
         with pytest.raises(ValueError, match="at least one"):
-            intervals.paired_means(before, after)
+            scores.paired_means(before, after)

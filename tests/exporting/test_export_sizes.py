@@ -9,11 +9,11 @@ from sampled import sampled
 from torch import Tensor, nn
 
 import tcnn
+from tcnn.config.base import ErrorStats
 from tcnn.errors import EmptyMapError, EnvironmentFailure, RequestError, VerificationError
 from tcnn.exporting import check as export_check
 from tcnn.exporting.interface import ExportCheck
 from tcnn.networks.attentive import AttentiveNet
-from tcnn.records import ErrorStats
 
 
 class Square(nn.Module):

@@ -25,7 +25,7 @@ from tcnn.data.loader import TrainingLoader
 from tcnn.errors import EnvironmentFailure
 from tcnn.models.precision import exact_arithmetic
 from tcnn.training.finetune import finetune
-from tcnn.training.runs.progress import Progress
+from tcnn.training.runs.callbacks import Progress
 from tcnn.training.runs.resume import points
 from tcnn.training.updates.step import MixedPrecision
 

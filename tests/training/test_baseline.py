@@ -21,7 +21,7 @@ from tcnn.training import before_after
 from tcnn.training.baseline import baseline_start
 from tcnn.training.finetune import FinetuneResult
 from tcnn.training.preparing.prepare import prepare
-from tcnn.training.runs.progress import Progress
+from tcnn.training.runs.callbacks import Progress
 from tcnn.training.runs.rundir import RunDirectory
 from tcnn.workflows.pipeline import convert_to_file
 

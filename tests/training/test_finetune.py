@@ -12,7 +12,7 @@ from tiny_runs import Normed, TwoConvs, colours, run, seeded
 import tcnn
 from tcnn.checkpoints.checkpoint import read
 from tcnn.errors import DivergedError
-from tcnn.training.runs.progress import Progress
+from tcnn.training.runs.callbacks import Progress
 from tcnn.training.runs.resume import latest_point, points, read_point
 from tcnn.training.runs.rundir import RunDirectory
 from tcnn.training.updates import loop

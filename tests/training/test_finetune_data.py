@@ -17,7 +17,7 @@ from tcnn.evaluation.evaluate import input_settings
 from tcnn.training.distributed import Processes
 from tcnn.training.preparing.inputs import training_loader
 from tcnn.training.preparing.prepare import prepare
-from tcnn.training.runs.progress import Progress
+from tcnn.training.runs.callbacks import Progress
 from tcnn.training.runs.rundir import RunDirectory
 
 

@@ -14,7 +14,7 @@ import tcnn
 from tcnn.config import ConversionConfig
 from tcnn.training.distributed import Processes
 from tcnn.training.preparing.prepare import prepare
-from tcnn.training.recipe.batch_norm import batch_norms
+from tcnn.training.recipe.annealing import batch_norms
 from tcnn.training.recipe.freezing import trunk_of
 from tcnn.training.updates.learner import Learner
 from tcnn.training.updates.step import MixedPrecision

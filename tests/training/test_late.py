@@ -9,8 +9,7 @@ from torch.optim import Optimizer
 
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.layers.gpsa import GPSA2d, filter_to_proj
-from tcnn.training.recipe.late_conversion import convert_in_training
-from tcnn.training.recipe.optim import create_optimizer
+from tcnn.training.recipe.optim import convert_in_training, create_optimizer
 
 CONFIG = FinetuneConfig(
     lr=3e-3, opt="adamw", weight_decay=0.05, conversion=ConversionConfig(target=r"body\.\d", input_size=(9, 7))

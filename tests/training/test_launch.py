@@ -10,11 +10,10 @@ from launched import launched
 from tiny_runs import tiny
 
 from tcnn.config import build
-from tcnn.config.placement import Placement, uneven
 from tcnn.errors import DivergedError, EnvironmentFailure, RequestError
-from tcnn.training.launch.exchange import Exchange, RunRequest
+from tcnn.training.launch.exchange import Exchange, Placement, RunRequest, uneven
 from tcnn.training.launch.launcher import finetune_on
-from tcnn.training.runs.progress import Callbacks, Progress
+from tcnn.training.runs.callbacks import Callbacks, Progress
 
 
 def nowhere(directory: Path) -> RunRequest:

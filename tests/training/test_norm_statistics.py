@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tcnn.data.loader import TrainingLoader
-from tcnn.training.recipe.batch_norm import batch_norms, reestimate_batch_norm
+from tcnn.training.recipe.annealing import batch_norms, reestimate_batch_norm
 from tcnn.training.updates import loop
 
 

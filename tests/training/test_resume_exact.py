@@ -16,7 +16,7 @@ from tiny_runs import Normed, seeded
 
 from tcnn.config import finetune_config
 from tcnn.training.finetune import finetune
-from tcnn.training.runs.progress import Progress
+from tcnn.training.runs.callbacks import Progress
 from tcnn.training.runs.resume import points
 from tcnn.training.runs.rundir import RunDirectory
 

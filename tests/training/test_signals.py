@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from tcnn.training.runs.signals import SIGNALS, stop_on_signal
+from tcnn.training.runs.callbacks import SIGNALS, stop_on_signal
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGHUP, 75), (signal.SIGINT, 130)], ids=str)

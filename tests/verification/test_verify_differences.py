@@ -11,8 +11,8 @@ from sampled import crossed
 from torch import Tensor, nn
 
 import tcnn
+from tcnn.config.base import ErrorStats
 from tcnn.layers import GPSA2d
-from tcnn.records import ErrorStats
 from tcnn.verification.report import DtypePass
 from tcnn.verification.verify import allow_for_rounding
 

@@ -17,8 +17,7 @@ from tcnn.config import FinetuneConfig
 from tcnn.errors import RequestError
 from tcnn.layers.convit import use_fast_attention
 from tcnn.training.preparing.prepare import prepare
-from tcnn.training.recipe.ablations import ablate
-from tcnn.training.recipe.freezing import freeze_spatial
+from tcnn.training.recipe.freezing import ablate, freeze_spatial
 from tcnn.vit.impulse import spatial_filters
 from tcnn.vit.initialise import initialise_file
 

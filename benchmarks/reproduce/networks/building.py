@@ -16,8 +16,8 @@ from torchvision.models import SqueezeNet
 import tcnn
 from tcnn.config import FinetuneConfig
 from tcnn.errors import RequestError, WeightsError, one_line
-from tcnn.training.preparing.prepare import conversion_at
-from tcnn.training.recipe.model_defaults import drop_path_for
+from tcnn.training.preparing.converted import conversion_at
+from tcnn.training.preparing.settings import drop_path_for
 from tcnn.zoo.sources import create_source, create_structure
 
 from .resnet20 import ResNet20

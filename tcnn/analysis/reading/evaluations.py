@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
+from tcnn.config.base import Record
 from tcnn.errors import RequestError
-from tcnn.records import Record
 
 
 class EvaluatedScore(Record):

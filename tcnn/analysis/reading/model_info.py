@@ -11,9 +11,9 @@ from safetensors import SafetensorError, safe_open
 
 from tcnn.analysis.reading.rundirs import metadata
 from tcnn.checkpoints.files import not_a_model
+from tcnn.config.base import Record
 from tcnn.errors import RequestError
-from tcnn.evaluation import intervals
-from tcnn.records import Record
+from tcnn.evaluation import scores
 from tcnn.zoo import catalogue
 from tcnn.zoo.catalogue import architecture, is_converted, no_model
 
@@ -49,7 +49,7 @@ class Trained(Record):
         """Between these other images might have put the accuracy: a 95 % score interval."""
         if self.top1 is None or not self.images:
             return None
-        found = intervals.share(round(self.top1 * self.images), self.images)
+        found = scores.share(round(self.top1 * self.images), self.images)
         return round(found.low, 6), round(found.high, 6)
 
 

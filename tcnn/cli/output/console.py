@@ -8,8 +8,8 @@ if TYPE_CHECKING:  # `tcnn --help` answers before any of these is needed
     from pydantic import BaseModel
     from rich.console import Console
 
-    from tcnn.training.runs.progress import Progress as TrainingProgress
-    from tcnn.training.runs.progress import Report
+    from tcnn.training.runs.callbacks import Progress as TrainingProgress
+    from tcnn.training.runs.callbacks import Report
 
 Steps = Callable[[str], None]
 """Called with the name of every step."""

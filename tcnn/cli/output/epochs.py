@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tcnn.cli.output.console import duration
 
 if TYPE_CHECKING:
-    from tcnn.training.runs.progress import Progress
+    from tcnn.training.runs.callbacks import Progress
 
 
 class EpochLog:

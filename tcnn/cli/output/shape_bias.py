@@ -8,7 +8,7 @@ from tcnn.cli.output import console
 
 if TYPE_CHECKING:
     from tcnn.checkpoints.opening import Opener
-    from tcnn.evaluation.comparing.config import EvaluationConfig
+    from tcnn.config.evaluation import EvaluationConfig
     from tcnn.evaluation.shape_bias import ShapeBias
 
 

@@ -52,17 +52,6 @@ def class_name(written: object) -> str:
     return unicodedata.normalize("NFC", name)
 
 
-def other_classes(known: Iterable[object], names: Sequence[str]) -> str | None:
-    """How the classes that a model knows differ from a data set's, in words; None if they do not, or it knows none."""
-    own = [class_name(name) for name in known]
-    if not own or own == list(names):
-        return None
-    if sorted(own) != sorted(names):
-        return f"other classes ({own[0]}, …)"
-    place = next(place for place, name in enumerate(names) if own[place] != name)
-    return f"these classes in another order (its class {place} is {own[place]}, the data set's {names[place]})"
-
-
 def choose_split(available: Iterable[str], split: str, where: str) -> str | None:
     """The available name that `split` means, or None if it is a standard split and none of the names is a split's.
 

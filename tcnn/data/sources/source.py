@@ -1,4 +1,4 @@
-"""Interface of data set readers (`Source`, `Found`), and their labels."""
+"""Interface of data set readers (`Source`, `Found`), their labels, and the classes of a model beside a data set's."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -52,6 +52,17 @@ def number(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[numpy.int64]]
     distinct = tuple(sorted(set(known.values()), key=sort_key))
     index = {name: place for place, name in enumerate(distinct)}
     return distinct, numpy.fromiter((index[known[name]] for name in names), numpy.int64, len(names))
+
+
+def other_classes(known: Iterable[object], names: Sequence[str]) -> str | None:
+    """How the classes that a model knows differ from a data set's, in words; None if they do not, or it knows none."""
+    own = [class_name(name) for name in known]
+    if not own or own == list(names):
+        return None
+    if sorted(own) != sorted(names):
+        return f"other classes ({own[0]}, …)"
+    place = next(place for place, name in enumerate(names) if own[place] != name)
+    return f"these classes in another order (its class {place} is {own[place]}, the data set's {names[place]})"
 
 
 def stamp_of(file: str | Path) -> str | None:

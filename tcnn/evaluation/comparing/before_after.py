@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from tcnn.evaluation import intervals
-from tcnn.evaluation.intervals import Interval
+from tcnn.evaluation import scores
 from tcnn.evaluation.outcomes import Outcomes
+from tcnn.evaluation.scores import Interval
 
 Role = Literal["cnn", "tuned_cnn", "converted", "t_cnn"]
 """The source CNN, the CNN fine-tuned with the same recipe, the T-CNN as training began, the fine-tuned T-CNN."""
@@ -176,7 +176,7 @@ def _difference(
     corrupted = None
     if before.corrupted is not None and after.corrupted is not None:
         one, other = _common(before.corrupted, after.corrupted)
-        corrupted = estimate(intervals.paired(one.right, other.right))
+        corrupted = estimate(scores.paired(one.right, other.right))
     found = change(before.outcomes, after.outcomes, class_names, files)
     return Difference(of=after.row.role, over=before.row.role, corrupted=corrupted, **dict(found))
 
@@ -203,12 +203,12 @@ def change(
         ]  # fmt: skip
 
     return Change(
-        top1=estimate(intervals.paired(was, now)),
+        top1=estimate(scores.paired(was, now)),
         newly_right=int(gained.sum()),
         newly_wrong=int(lost.sum()),
         otherwise_wrong=int((~was & ~now & (one.predicted != other.predicted)).sum()),
         per_class={
-            name: estimate(intervals.paired(was[own], now[own]))
+            name: estimate(scores.paired(was[own], now[own]))
             for index, name in enumerate(class_names)
             if (own := one.targets == index).any()
         },
@@ -229,7 +229,7 @@ def _at(found: Outcomes, places: NDArray[np.int64]) -> Outcomes:
 
 def _accuracy(right: NDArray[np.bool_]) -> Accuracy:
     images, hits = len(right), int(right.sum())
-    return Accuracy(images=images, right=hits, top1=estimate(intervals.share(hits, images)))
+    return Accuracy(images=images, right=hits, top1=estimate(scores.share(hits, images)))
 
 
 def estimate(found: Interval) -> Estimate:

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from tcnn.checkpoints.opening import Opener, open_model
+from tcnn.config.evaluation import ALEXNET, EvaluationConfig
 from tcnn.data.image_set import ImageSet, first_of_each, open_dataset
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, one_line, shorten
 from tcnn.evaluation import corruptions as effects
 from tcnn.evaluation import held_out
 from tcnn.evaluation import imagenet_variants as imagenet
-from tcnn.evaluation.comparing.config import ALEXNET, EvaluationConfig
 from tcnn.evaluation.comparing.paired import Answers, Tally, image_names, paired_differences
 from tcnn.evaluation.comparing.report import Comparison, Row, corruption_scores, errors, set_corruption_errors
 from tcnn.evaluation.comparing.single_images import Looked, changes, mistakes

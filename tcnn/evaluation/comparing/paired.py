@@ -1,18 +1,22 @@
-"""Differences between models on the same images, image by image, with intervals: on the images as they are, and over
-corruptions."""
+"""Differences between models on the same images, with intervals: image by image, over corruptions, after pruning."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
+from torch import nn
 
-from tcnn.data.image_set import ImageSet
-from tcnn.evaluation import intervals
+from tcnn.data.image_set import ImageSet, open_dataset
+from tcnn.evaluation import held_out, scores
 from tcnn.evaluation.comparing.before_after import Estimate, estimate
-from tcnn.evaluation.outcomes import Outcomes
+from tcnn.evaluation.evaluate import evaluate
+from tcnn.evaluation.imagenet_variants import ClassMapping, detect, map_classes
+from tcnn.evaluation.outcomes import Observer, Outcomes
+from tcnn.folding.report import PruningAccuracy
+from tcnn.models.trace import input_shape
 
 
 class PairedDifference(BaseModel):
@@ -72,10 +76,10 @@ def paired_differences(models: Sequence[Sequence[Answers]]) -> list[PairedDiffer
         top1 = corrupted = None
         if first.clean is not None and other.clean is not None:
             was, now = _both(first.clean, other.clean)
-            top1 = estimate(intervals.paired(was > 0, now > 0)) if was.size else None
+            top1 = estimate(scores.paired(was > 0, now > 0)) if was.size else None
         if first.corrupted is not None and other.corrupted is not None:
             was, now = _both(first.corrupted, other.corrupted)
-            corrupted = estimate(intervals.paired_means(was, now)) if was.size else None
+            corrupted = estimate(scores.paired_means(was, now)) if was.size else None
         height, width = other.size
         found.append(
             PairedDifference(
@@ -103,3 +107,51 @@ def _both(one: Tally, other: Tally) -> tuple[NDArray[np.float64], NDArray[np.flo
     """The shares of the images that both have read."""
     read = ~np.isnan(one.shares) & ~np.isnan(other.shares)
     return one.shares[read], other.shares[read]
+
+
+def measure_on(
+    checkpoint: str, data: str, size: int | None = None, batch_size: int = 64, workers: int = 0
+) -> Callable[[nn.Module, nn.Module], PruningAccuracy]:
+    """A function of the model before and after pruning that measures both on a data set.
+
+    Args:
+        checkpoint: the model's file: of a data set that it was trained on, the part that was held out is measured.
+        data: as for `open_dataset`; opened at once, so that a wrong name is answered before anything is computed.
+        size: pixels; default the model's own.
+
+    Raises: `RequestError` for a data set that is none, or whose classes are others than the model's.
+    """
+    images = open_dataset(data, "validation")
+    unseen = held_out.unseen([checkpoint], data, lambda: images)
+
+    def measure(before: nn.Module, after: nn.Module) -> PruningAccuracy:
+        channels, height, width = input_shape(before)
+        matching = _matching(checkpoint, data, before, images)
+        read = open_dataset(data, "validation", matching.class_names, channels)
+        chosen = held_out.only(read, unseen.files)
+
+        def right(model: nn.Module) -> NDArray[np.bool_]:
+            observer = Observer(chosen, batch_size)
+            evaluate(
+                model, chosen, size=(size, size) if size is not None else (height, width), batch_size=batch_size,
+                workers=workers, device=next(before.parameters()).device, class_subset=matching.outputs,
+                observe=observer,
+            )  # fmt: skip
+            return observer.outcomes.right
+
+        one, other = right(before), right(after)
+        change = scores.paired(one, other)
+        return PruningAccuracy(
+            data=data, images=len(one), before=float(one.mean()), after=float(other.mean()),
+            difference=change.mean, low=change.low, high=change.high, held_out=unseen.files is not None,
+            trained_on=bool(unseen.trained_on),
+        )  # fmt: skip
+
+    return measure
+
+
+def _matching(checkpoint: str, data: str, model: nn.Module, images: ImageSet) -> ClassMapping:
+    """Which output of the model is which class, by their names, as in `tcnn evaluate`."""
+    outputs: int = getattr(model, "num_classes", len(images.class_names))
+    names = (getattr(model, "pretrained_cfg", None) or {}).get("label_names")
+    return map_classes(checkpoint, data, detect(images.class_names, outputs), images.class_names, outputs, names)

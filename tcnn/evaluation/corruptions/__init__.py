@@ -23,13 +23,13 @@ import numpy as np
 from PIL import Image
 
 from tcnn.errors import EnvironmentFailure, RequestError
-from tcnn.evaluation.corruptions import blur, digital, noise, weather
+from tcnn.evaluation.corruptions import blur, noise_digital, weather
 from tcnn.evaluation.corruptions.levels import SMALL_SIDE, Effect, Levels, Pixels
 
 EFFECTS: dict[str, tuple[Effect, Levels]] = {
-    "gaussian_noise": (noise.gaussian, noise.GAUSSIAN),
-    "shot_noise": (noise.shot, noise.SHOT),
-    "impulse_noise": (noise.impulse, noise.IMPULSE),
+    "gaussian_noise": (noise_digital.gaussian, noise_digital.GAUSSIAN),
+    "shot_noise": (noise_digital.shot, noise_digital.SHOT),
+    "impulse_noise": (noise_digital.impulse, noise_digital.IMPULSE),
     "defocus_blur": (blur.defocus, blur.DEFOCUS),
     "glass_blur": (blur.glass, blur.GLASS),
     "motion_blur": (blur.motion, blur.MOTION),
@@ -37,11 +37,11 @@ EFFECTS: dict[str, tuple[Effect, Levels]] = {
     "snow": (weather.snow, weather.SNOW),
     "frost": (weather.frost, weather.FROST),
     "fog": (weather.fog, weather.FOG),
-    "brightness": (digital.brightness, digital.BRIGHTNESS),
-    "contrast": (digital.contrast, digital.CONTRAST),
-    "elastic_transform": (digital.elastic, digital.ELASTIC),
-    "pixelate": (digital.pixelate, digital.PIXELATE),
-    "jpeg_compression": (digital.jpeg, digital.JPEG),
+    "brightness": (noise_digital.brightness, noise_digital.BRIGHTNESS),
+    "contrast": (noise_digital.contrast, noise_digital.CONTRAST),
+    "elastic_transform": (noise_digital.elastic, noise_digital.ELASTIC),
+    "pixelate": (noise_digital.pixelate, noise_digital.PIXELATE),
+    "jpeg_compression": (noise_digital.jpeg, noise_digital.JPEG),
 }
 CORRUPTIONS = tuple(EFFECTS)
 """Names of the corruptions in the paper's order: noise, blur, weather, digital."""

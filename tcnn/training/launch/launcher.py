@@ -16,13 +16,11 @@ import time
 from pathlib import Path
 from typing import IO
 
-from tcnn.config.placement import Placement, uneven
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError
 from tcnn.training.finetune import FinetuneResult
-from tcnn.training.launch.exchange import Exchange, RunRequest
+from tcnn.training.launch.exchange import Exchange, Placement, RunRequest, uneven
 from tcnn.training.launch.rank import finetune_request
-from tcnn.training.runs.progress import Callbacks
-from tcnn.training.runs.signals import StopRequest, stop_on_signal
+from tcnn.training.runs.callbacks import Callbacks, StopRequest, stop_on_signal
 
 POLL_SECONDS = 0.1
 """Seconds between two polls of the processes."""

@@ -17,12 +17,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tcnn.config.placement import Placement
 from tcnn.errors import EnvironmentFailure, one_line
-from tcnn.training.launch.exchange import REQUEST, Exchange
+from tcnn.training.launch.exchange import REQUEST, Exchange, Placement
 from tcnn.training.launch.rank import train
-from tcnn.training.runs.progress import Callbacks, Progress
-from tcnn.training.runs.signals import SIGNALS, StopRequest
+from tcnn.training.runs.callbacks import SIGNALS, Callbacks, Progress, StopRequest
 
 POLL_SECONDS = 0.2
 """Seconds between two polls of the exchange."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tcnn.errors import TcnnError
 from tcnn.processes import die_with_parent, keep_freed_memory, loading
 from tcnn.training.launch.exchange import Exchange, RunRequest
-from tcnn.training.runs.progress import Callbacks
+from tcnn.training.runs.callbacks import Callbacks
 
 if TYPE_CHECKING:
     from tcnn.training.finetune import FinetuneResult

@@ -1,4 +1,4 @@
-"""The conversion on the way of a run: verified before anything is trained, and kept beside the run."""
+"""The conversion on the way of a run: its settings, its verification before anything is trained, and its file."""
 
 from pathlib import Path
 from typing import Any
@@ -7,16 +7,36 @@ import torch
 from torch import nn
 
 from tcnn.checkpoints import checkpoint
-from tcnn.config import FinetuneConfig
+from tcnn.config import ConversionConfig, FinetuneConfig, is_presets_conversion
 from tcnn.conversion.surgery import without_stride
-from tcnn.errors import VerificationError
-from tcnn.training.preparing.prepare import conversion_at
-from tcnn.training.runs.progress import Progress, Report
+from tcnn.errors import RequestError, VerificationError
+from tcnn.training.runs.callbacks import Progress, Report
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify
 
 FILE = "converted.safetensors"
 """In the run's directory: the model before its first step, with its verification."""
+
+
+def conversion_at(config: FinetuneConfig, size: tuple[int, int]) -> ConversionConfig:
+    """The conversion settings with the training size as input size, since the model's own may not fit."""
+    own = config.conversion
+    return own if own.input_size else own.model_copy(update={"input_size": size})
+
+
+def refuse_conversion(name: str, config: FinetuneConfig) -> None:
+    """Raise `RequestError` if a T-CNN is to be fine-tuned with settings of a conversion, which would have no effect.
+
+    A preset's own are let pass: it is made for CNNs and T-CNNs alike.
+    """
+    if is_presets_conversion(config.conversion):
+        return
+    default = ConversionConfig()
+    asked = [key for key, value in config.conversion if value != getattr(default, key)]
+    raise RequestError(
+        f"conversion: {name} is converted already, so {', '.join(asked)} would have no effect; leave conversion out, "
+        "or convert its CNN anew to change that"
+    )
 
 
 class Check:

@@ -13,17 +13,18 @@ from torch import nn
 from tcnn.checkpoints import checkpoint
 from tcnn.checkpoints.files import checkpoint_file, is_ours, unfinished
 from tcnn.checkpoints.opening import as_source, open_checkpoint, open_model
-from tcnn.config import ConversionConfig, FinetuneConfig, is_presets_conversion
+from tcnn.config import FinetuneConfig
 from tcnn.conversion.annealing import release
 from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import convert, unconverted
-from tcnn.data.sources.names import other_classes
+from tcnn.data.sources.source import other_classes
 from tcnn.errors import CheckpointError, NothingToConvertError, RequestError, WeightsError, one_line
 from tcnn.models.checks import refuse_other_dtypes
 from tcnn.models.trace import check_size, input_shape, parameter_count
+from tcnn.training.preparing.converted import conversion_at, refuse_conversion
+from tcnn.training.preparing.settings import drop_path_for, size_for
 from tcnn.training.recipe import freezing
-from tcnn.training.recipe.ablations import ablate, begin
-from tcnn.training.recipe.model_defaults import drop_path_for, size_for
+from tcnn.training.recipe.freezing import ablate, begin
 from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.zoo import catalogue
 from tcnn.zoo.sources import create_source
@@ -98,7 +99,7 @@ def prepare(
         if given and config.convert_at is not None:
             raise RequestError(f"{source}: is a T-CNN already; convert_at needs the CNN it was made from")
         if given:
-            _refuse_conversion("the model" if isinstance(source, nn.Module) else str(source), config)
+            refuse_conversion("the model" if isinstance(source, nn.Module) else str(source), config)
         if not given and config.convert and config.convert_at is None:
             try:
                 cnn, model = model, convert(model, conversion_at(config, size)).model
@@ -117,21 +118,6 @@ def prepare(
     trunk = _freeze(model, config, size, notes)
     _set_metadata(model, size, class_names)
     return Start(model.train(), size, tuple(notes), trunk, origin, new_classifier)
-
-
-def _refuse_conversion(name: str, config: FinetuneConfig) -> None:
-    """Raise `RequestError` if a T-CNN is to be fine-tuned with settings of a conversion, which would have no effect.
-
-    A preset's own are let pass: it is made for CNNs and T-CNNs alike.
-    """
-    if is_presets_conversion(config.conversion):
-        return
-    default = ConversionConfig()
-    asked = [key for key, value in config.conversion if value != getattr(default, key)]
-    raise RequestError(
-        f"conversion: {name} is converted already, so {', '.join(asked)} would have no effect; leave conversion out, "
-        "or convert its CNN anew to change that"
-    )
 
 
 def _freeze(model: nn.Module, config: FinetuneConfig, size: tuple[int, int], notes: list[str]) -> tuple[str, ...]:
@@ -192,12 +178,6 @@ def teacher_for(
         return _copy(source).eval()
     source, weights = as_source(source, weights)
     return open_model(str(source)) if is_checkpoint(source) else create_source(str(source), pretrained, weights)
-
-
-def conversion_at(config: FinetuneConfig, size: tuple[int, int]) -> ConversionConfig:
-    """The conversion settings with the training size as input size, since the model's own may not fit."""
-    own = config.conversion
-    return own if own.input_size else own.model_copy(update={"input_size": size})
 
 
 def _copy(model: nn.Module) -> nn.Module:

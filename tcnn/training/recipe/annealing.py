@@ -1,9 +1,11 @@
-"""Annealing of the temperature τ: the path that it takes, its schedule, and which parameters are frozen meanwhile.
+"""Annealing of the temperature τ: its path and schedule, what is frozen meanwhile, and batch statistics after it.
 
 Everything is a function of the number of updates done, so a resumed run needs no state of it.
 
 At α = λ = 1 a head gives its own tap the weight g(τ_gate)·p(τ_position), g = σ(1/τ), p = 1/θ(τ)² (docs/math.md, Eq. 5).
 So each of the two temperatures takes a share of its own from the tap: 1 − g goes to content, 1 − p to neighbours.
+
+The running statistics of batch normalisation average over an earlier τ, and are re-estimated when it has risen.
 """
 
 import math
@@ -12,14 +14,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.config.finetune import WARMUP
 from tcnn.errors import RequestError
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms import kinds
-from tcnn.training.recipe.batch_norm import batch_norms
 from tcnn.training.recipe.optim import gpsa_layers
 
 Path = Literal["log", "drift"]
@@ -222,3 +225,41 @@ def annealing_notes(model: nn.Module, config: FinetuneConfig, steps: int) -> lis
         setting, what = ("anneal_epochs", "annealing is over") if annealing.length else ("convert_at", "it is a T-CNN")
         lines.append(f"{setting}: the best epoch is one from epoch {compared + 1} on, when {what}")
     return lines
+
+
+def batch_norms(model: nn.Module, exclude: Iterable[str] = ()) -> list[_BatchNorm]:
+    """The batch normalisation layers of a model that keep running statistics, except those inside some modules."""
+    passed = {id(module) for name in exclude for module in model.get_submodule(name).modules()}
+    found = (module for module in model.modules() if id(module) not in passed)
+    return [module for module in found if isinstance(module, _BatchNorm) and module.track_running_stats]
+
+
+def is_single_value(error: ValueError) -> bool:
+    """Whether this is batch normalisation's refusal of one value per channel: one image, of which one pixel is left."""
+    return "more than 1 value per channel" in str(error)
+
+
+@torch.no_grad()
+def reestimate_batch_norm(model: nn.Module, batches: Iterable[Tensor], exclude: Iterable[str] = ()) -> None:
+    """Replace all running means and variances by their averages over batches of images, (B, C, H, W) each.
+
+    Layers in the modules named in `exclude`, which are frozen, keep theirs. All other modules are in evaluation mode
+    meanwhile, as when the statistics are used: without dropout and stochastic depth. Every module's mode is restored.
+    """
+    norms = batch_norms(model, exclude)
+    training = [module for module in model.modules() if module.training]
+    momenta = [norm.momentum for norm in norms]
+    model.eval()
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # PyTorch's word for a mean that gives every batch the same weight
+        norm.train()
+    try:
+        for images in batches:
+            model(images)
+    finally:
+        model.eval()
+        for module in training:
+            module.training = True
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum

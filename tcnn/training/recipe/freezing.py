@@ -1,20 +1,27 @@
-"""Freeze the trunk: train only the converted stage and what runs after it. Or freeze spatial filters.
+"""What of a model is not trained: the trunk, or spatial filters; and the ablations of the papers, which freeze more.
 
-The modules before the stage keep their weights and batch normalisation statistics and run in evaluation mode, so a step
-needs neither their gradients nor their activations. A CNN's trunk is that of the T-CNN which it would become.
+The modules before the converted stage, the trunk, keep their weights and batch normalisation statistics and run in
+evaluation mode, so a step needs neither their gradients nor their activations. A CNN's trunk is that of the T-CNN which
+it would become.
+
+Ablations of a T-CNN or a ConViT are random filters, no gating and frozen GPSA layers (Transformed CNNs, Table 5;
+ConViT, Table 3).
 """
 
 from collections.abc import Iterable, Mapping
 
+import torch
+from timm.models.convit import GPSA
 from torch import nn
 
-from tcnn.config import ConversionConfig
+from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.conversion.selection import select
 from tcnn.conversion.stages import is_spatial
 from tcnn.errors import RequestError
 from tcnn.models.trace import Span, spans, trace
 from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.vit.impulse import spatial_filters
+from tcnn.vit.initialise import initialise
 
 
 def trunk_of(model: nn.Module, conversion: ConversionConfig, size: tuple[int, int]) -> tuple[str, ...]:
@@ -77,3 +84,37 @@ def _stage(model: nn.Module, first: str, ran: Mapping[str, Span]) -> str:
             break
         stage = around if around in ran else stage  # a list of modules is not called
     return stage
+
+
+def ablate(model: nn.Module, config: FinetuneConfig) -> None:
+    """Ablations of the papers that change a T-CNN, or a ConViT, before training.
+
+    Random filters, no gating (λ = 0, fixed), frozen GPSA layers.
+    """
+    for gated in (module for module in model.modules() if isinstance(module, GPSA)):
+        if not config.gating:
+            gated.gating_param.data.fill_(0)
+            gated.gating_param.requires_grad_(False)
+        if config.freeze_gpsa:
+            gated.requires_grad_(False)
+    for layer in gpsa_layers(model).values():
+        if config.filters == "random":
+            with torch.no_grad():
+                kept = {name: tensor.clone() for name, tensor in layer.state_dict().items() if name != "proj"}
+                layer.reset_parameters(float(layer.position_temperature))
+                layer.load_state_dict(kept, strict=False)
+        if not config.gating:
+            layer.gating_param.data.zero_()
+            layer.gating_param.requires_grad_(False)
+        if config.freeze_gpsa:
+            layer.requires_grad_(False)
+
+
+def begin(model: nn.Module, config: FinetuneConfig, trained: bool) -> None:
+    """Initialise an untrained network as the configuration says; raises `RequestError` for one that has learnt."""
+    if trained:
+        kind = type(model).__name__
+        raise RequestError(
+            f"init: the {kind} has weights, which an initialisation would lose; train random ones with --no-pretrained"
+        )
+    initialise(model, config.init, seed=config.seed)

@@ -15,16 +15,15 @@ from tcnn.errors import DivergedError, EnvironmentFailure, RequestError, Storage
 from tcnn.evaluation.evaluate import evaluate
 from tcnn.evaluation.scores import Evaluation
 from tcnn.training.distributed import Processes
-from tcnn.training.preparing.prepare import Start, conversion_at
-from tcnn.training.recipe.batch_norm import is_single_value, reestimate_batch_norm
+from tcnn.training.preparing.converted import conversion_at
+from tcnn.training.preparing.prepare import Start
+from tcnn.training.recipe.annealing import is_single_value, reestimate_batch_norm
 from tcnn.training.recipe.objective import NeighbourMixup, uses_mixup
-from tcnn.training.runs.progress import Progress, Report, StepTimer
+from tcnn.training.runs.callbacks import Progress, Report, StepTimer, StopRequest
 from tcnn.training.runs.recorder import Recorder, Warn, epoch_scores, layer_state, temperatures
 from tcnn.training.runs.resume import Position, ResumePoint
 from tcnn.training.runs.rundir import RunDirectory
-from tcnn.training.runs.signals import StopRequest
-from tcnn.training.updates.learner import Learner
-from tcnn.training.updates.saving import Saver
+from tcnn.training.updates.learner import Learner, Saver
 from tcnn.training.updates.step import MicroBatch, MixedPrecision, StepLoss, halve_chunk
 from tcnn.training.updates.sync_batch import sync_batch
 

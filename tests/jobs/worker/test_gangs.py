@@ -3,7 +3,7 @@
 import pytest
 from houses import House
 
-from tcnn.config.placement import Placement
+from tcnn.training.launch.exchange import Placement
 from tcnn_jobs.engines.local import LocalEngine
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.settings import QueueSettings

@@ -4,8 +4,8 @@ import pytest
 from houses import House, wait_for
 
 from tcnn.config import ConversionConfig, FinetuneConfig
+from tcnn.config.evaluation import EvaluationConfig
 from tcnn.errors import EnvironmentFailure
-from tcnn.evaluation.comparing.config import EvaluationConfig
 from tcnn_jobs.model.jobs import REQUEST_VERSION, Kind, NewJob, Status
 from tcnn_jobs.model.naming import Labels
 from tcnn_jobs.model.operation import WorkerInfo

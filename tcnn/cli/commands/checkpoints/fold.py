@@ -54,7 +54,7 @@ def command(
     check_file(output, force)  # before torch is loaded: a wrong path is answered at once
 
     with loading():
-        from tcnn.evaluation.pruning import measure_on
+        from tcnn.evaluation.comparing.paired import measure_on
         from tcnn.workflows.fold_file import fold_to_file
 
     accuracy = None if data is None else measure_on(checkpoint, data, size)

@@ -104,8 +104,8 @@ def command(
 ) -> None:
     """Measure top-1 and top-5 of checkpoints side by side: at several sizes, corrupted, on ImageNet-C, -A and -R."""
     from tcnn.config import build
+    from tcnn.config.evaluation import EvaluationConfig
     from tcnn.errors import RequestError
-    from tcnn.evaluation.comparing.config import EvaluationConfig
 
     keep_freed_memory()
     models = [*(models or ()), *(named or ())]

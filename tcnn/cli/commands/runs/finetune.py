@@ -93,8 +93,8 @@ def command(
 ) -> None:
     """Fine-tune on a data set: the paper's recipe, any part of it changed by an option, --set, a file or a preset."""
     from tcnn.config import build, finetune_config
-    from tcnn.config.placement import Placement
-    from tcnn.training.preparing.effects import check_run
+    from tcnn.training.launch.exchange import Placement
+    from tcnn.training.preparing.settings import check_run
     from tcnn.zoo.catalogue import cnn_of
 
     given = {
@@ -127,7 +127,7 @@ def command(
     with loading():
         from tcnn.training.launch.exchange import RunRequest
         from tcnn.training.launch.launcher import finetune_on
-        from tcnn.training.runs.progress import Callbacks
+        from tcnn.training.runs.callbacks import Callbacks
 
     keep_freed_memory()
     with console.training(as_json, lambda show: EpochLog(directory, show)) as (report, say):

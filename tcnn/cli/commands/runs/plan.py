@@ -57,7 +57,7 @@ def command(
     """
     from tcnn.config import finetune_config
     from tcnn.errors import RequestError
-    from tcnn.training.preparing.effects import BOTH_SETS
+    from tcnn.training.preparing.settings import BOTH_SETS
     from tcnn.zoo.catalogue import cnn_of
 
     model = cnn_of(model)

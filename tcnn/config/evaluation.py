@@ -1,14 +1,32 @@
-"""Settings of a comparison of models: one object for Python, command line, file and HTTP body."""
+"""Settings of verification (`VerificationConfig`) and of evaluation (`EvaluationConfig`).
+
+Each is one object for Python, command line, file and HTTP body.
+"""
 
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from tcnn.config import Frozen, Size
+from tcnn.config.base import Frozen, Size
 
 SEVERITIES = (1, 2, 3, 4, 5)
 ALEXNET = "alexnet"
 """The baseline whose errors on ImageNet-C are published."""
+
+
+class VerificationConfig(Frozen):
+    """How source and converted model are compared."""
+
+    tolerance_float32: float = Field(
+        default=1e-5, gt=0, allow_inf_nan=False, description="Largest relative error allowed in float32."
+    )
+    tolerance_float64: float = Field(
+        default=1e-10, gt=0, allow_inf_nan=False, description="Largest relative error allowed in float64."
+    )
+    float64: bool = Field(default=True, description="Also compare in float64.")
+    batch_size: int = Field(default=2, ge=1, description="Images per comparison when none are given.")
+    input_size: Size | None = Field(default=None, description="(height, width) in pixels; default the model's own.")
+    seed: int = Field(default=0, ge=0, description="Seed of random images and statistics.")
 
 
 class EvaluationConfig(Frozen):
