@@ -34,7 +34,7 @@ OF_ANY_SIZE = (
 """Folders whose tests say something of a network, whatever the size of its images."""
 COMPILES = re.compile(r"\btorch\.compile\(|^from torch\.export|^from tcnn\.(exporting|explorer\.export)", re.MULTILINE)
 """The first compilation of a process takes four seconds, its first export as long."""
-STARTS = re.compile(r"^from (forked|interpreted|deeds(?= import .*\bChild\b)) import", re.MULTILINE)
+STARTS = re.compile(r"^from (forked|deeds(?= import .*\bChild\b)) import", re.MULTILINE)
 STORES = re.compile(r"^from (s3|apart) import", re.MULTILINE)
 """To start moto and load s3fs takes five seconds."""
 PROCESS = 4 << 30

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
-from hosting import listening
 from houses import migrated
+from serving import listening
 from starlette.testclient import TestClient
 
 from tcnn_api.app import create_app

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosting import ask_here
 from pydantic import TypeAdapter
 from sampled import sampled
+from serving import ask_here
 
 from tcnn_api import schemas
 from tcnn_api.app import create_app

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hosting import ask_here
+from serving import ask_here
 from starlette.testclient import TestClient
 
 from tcnn.planning import plan as planned

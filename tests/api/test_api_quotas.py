@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hosting import look_here
 from PIL import Image
+from serving import look_here
 from starlette.testclient import TestClient
 
 from tcnn_api.deps import Service

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from apart import URL, Host
-from hosting import ask_here
 from PIL import Image
 from s3 import Gate, read_only
+from serving import ask_here
 from starlette.testclient import TestClient
 
 from tcnn_api.app import create_app

@@ -5,8 +5,18 @@ from collections.abc import Callable
 import pytest
 import timm
 import torch
-from nets import LAST_STAGE, PlainNet, Tied, meta_model, same_state, snapshot, spatial_convolutions
-from selecting import choose, choose_timm, traced
+from nets import (
+    LAST_STAGE,
+    PlainNet,
+    Tied,
+    choose,
+    choose_timm,
+    meta_model,
+    same_state,
+    snapshot,
+    spatial_convolutions,
+    traced,
+)
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 

@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import timm
-from nets import LAST_STAGE, PlainNet, spatial_convolutions
-from selecting import choose, choose_timm, traced
+from nets import LAST_STAGE, PlainNet, choose, choose_timm, spatial_convolutions, traced
 from torch import Tensor, nn
 
 from tcnn.config import ConversionConfig

@@ -13,8 +13,7 @@ from typing import Any
 import browsing
 import pytest
 from browsing import Open, sync_api
-from hosting import look_here
-from serving import Server, serving
+from serving import Server, look_here, serving
 
 from tcnn_api.responses import stream
 from tcnn_api.routes.uploads import datasets, gallery

@@ -16,10 +16,9 @@ import numpy
 import pytest
 import torch
 from browsing import LOOKS, Open, client_of, inaccessible, sync_api
-from hosting import hosted
 from houses import House
 from PIL import Image
-from serving import Server
+from serving import Server, hosted
 from tiny_runs import colours
 
 from tcnn.cli.main import main

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 from browsing import ALL_LOOKS, Open, inaccessible, sync_api
-from hosting import hosted
-from serving import Server
+from serving import Server, hosted
 
 expect = sync_api.expect
 

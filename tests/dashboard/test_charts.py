@@ -11,9 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 from browsing import HOSTILE, LOOKS, Open, inaccessible, sync_api
-from hosting import hosted
 from PIL import Image
-from serving import Server
+from serving import Server, hosted
 from story import Story
 
 from tcnn.analysis.pages.report import report

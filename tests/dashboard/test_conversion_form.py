@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from browsing import Open, sync_api
-from hosting import hosted
-from serving import Server
+from serving import Server, hosted
 from story import Story
 
 from tcnn.config import ConversionConfig

@@ -13,9 +13,8 @@ import pytest
 import timm
 import torch
 from browsing import HOSTILE, LOOKS, Open, client_of, inaccessible, sync_api
-from hosting import hosted
 from PIL import Image
-from serving import Server
+from serving import Server, hosted
 from story import Story
 
 import tcnn

@@ -9,8 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from browsing import LOOKS, Open, inaccessible, sync_api
-from hosting import hosted
-from serving import Server
+from serving import Server, hosted
 from story import Story
 
 expect = sync_api.expect

@@ -12,9 +12,8 @@ from typing import Any
 import numpy
 import pytest
 from browsing import HOSTILE, LOOKS, Open, inaccessible, sync_api
-from hosting import ask_here, hosted
 from PIL import Image
-from serving import Server
+from serving import Server, ask_here, hosted
 from story import PIXEL, SET, Story
 
 from tcnn.analysis.pages.report import report

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from browsing import ALL_LOOKS, HOSTILE, Open, inaccessible, sync_api
-from hosting import hosted
 from houses import House
-from serving import Server
+from serving import Server, hosted
 from story import Story
 
 expect = sync_api.expect

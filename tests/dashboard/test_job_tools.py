@@ -10,9 +10,8 @@ from typing import Any
 import httpx
 import pytest
 from browsing import LOOKS, Open, archive, client_of, inaccessible, sync_api
-from hosting import hosted
 from sampled import sampled
-from serving import Server
+from serving import Server, hosted
 from story import Story
 
 from tcnn.cli.main import main

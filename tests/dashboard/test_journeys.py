@@ -9,9 +9,8 @@ from typing import Any
 import httpx
 import pytest
 from browsing import HOSTILE, TINY, Open, archive, client_of, ended, sync_api
-from hosting import hosted
 from houses import House
-from serving import Server
+from serving import Server, hosted
 from story import VERIFICATION
 
 from tcnn_jobs.model.jobs import Artifact, Beat, Claim, Progress, Result

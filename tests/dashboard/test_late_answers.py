@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from browsing import HOSTILE, Open, sync_api, until
-from hosting import hosted
-from serving import Server
+from serving import Server, hosted
 from story_of_faults import Faults
 
 from tcnn_jobs.model.jobs import Kind, Upload

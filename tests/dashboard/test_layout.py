@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from browsing import LOOKS, Open, inaccessible, sync_api
-from hosting import hosted
-from serving import Server
+from serving import Server, hosted
 from story import SET, VERIFICATION, Story
 
 expect = sync_api.expect

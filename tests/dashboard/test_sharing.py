@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from browsing import LOOKS, Open, inaccessible, sync_api
-from hosting import hosted
-from serving import Server
+from serving import Server, hosted
 from story import Story
 
 from tcnn_api.access import credentials

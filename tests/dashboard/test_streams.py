@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from browsing import Open, sync_api, until
-from hosting import hosted
-from serving import Server
+from serving import Server, hosted
 from story import Story
 
 expect = sync_api.expect

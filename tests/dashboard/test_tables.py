@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from browsing import HOSTILE, Open, inaccessible, sync_api
-from hosting import hosted
 from PIL import Image
-from serving import Server
+from serving import Server, hosted
 from story import Story, before_and_after
 
 from tcnn_jobs.model.jobs import Claim

@@ -8,8 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from browsing import HOSTILE, LOOKS, Open, inaccessible, sync_api
-from hosting import hosted
-from serving import Server
+from serving import Server, hosted
 from story import SET
 from story_of_faults import Faults
 

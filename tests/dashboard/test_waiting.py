@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 from browsing import Open, sync_api
-from hosting import hosted
 from houses import House
-from serving import Server
+from serving import Server, hosted
 
 from tcnn_jobs.model.jobs import Claim, Failure, Kind
 from tcnn_jobs.model.operation import WorkerInfo

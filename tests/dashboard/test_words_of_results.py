@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from browsing import Open, sync_api
-from hosting import hosted
-from serving import Server
+from serving import Server, hosted
 from story import Story
 
 from tcnn.evaluation import scores

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy
 import pytest
-from data_pictures import draw, picture
+from data_pictures import draw, picture, plain_transform
 from PIL import Image
-from plain_transform import plain_transform
 
 from tcnn.data.decode import decode, mode_of, reason
 from tcnn.data.image_set import ImageSet, UnreadableImage, open_dataset, training_transform

@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
-from data_pictures import ARCHIVE, draw_classes, some_of_cifar10
+from data_pictures import ARCHIVE, draw_classes, plain_transform, some_of_cifar10
 from PIL import Image
-from plain_transform import plain_transform
 from torchvision.transforms import Normalize
 from torchvision.transforms.functional import to_tensor
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
-from data_pictures import ARCHIVE, draw_classes, some_of_cifar10
-from plain_transform import plain_transform
+from data_pictures import ARCHIVE, draw_classes, plain_transform, some_of_cifar10
 from sampled import sampled
 from timm.data import IMAGENET_DEFAULT_MEAN as MEAN
 from timm.data import IMAGENET_DEFAULT_STD as STD

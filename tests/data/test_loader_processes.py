@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 import torch.utils.data
-from data_pictures import draw_classes
+from data_pictures import draw_classes, plain_transform
 from forked import processes
-from plain_transform import plain_transform
 
 from tcnn.data.image_set import open_dataset
 from tcnn.data.loader import TrainingLoader

@@ -8,10 +8,9 @@ import pytest
 import timm
 import tiny_runs
 import torch
-from nets import PlainNet, image, relative_error, same_state, snapshot, with_random_statistics
+from nets import PlainNet, comes_back, image, relative_error, same_state, snapshot, with_random_statistics
 from safetensors.torch import load_file
 from sampled import sampled
-from saved import comes_back
 from timm.layers import BatchNormAct2d, StdConv2d
 from timm.models.resnetv2 import ResNetV2
 from torch import nn

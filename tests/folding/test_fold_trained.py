@@ -8,9 +8,8 @@ import pytest
 import timm
 import tiny_runs
 import torch
-from nets import image, relative_error
+from nets import comes_back, image, relative_error
 from sampled import sampled
-from saved import comes_back
 from torch import nn
 
 import tcnn

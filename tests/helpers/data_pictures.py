@@ -1,4 +1,4 @@
-"""Small pictures and class folders that tests draw, and where real ones are."""
+"""Small pictures and class folders that tests draw, where real ones are, and images as timm prepares them."""
 
 import importlib.util
 import os
@@ -6,9 +6,14 @@ import tarfile
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy
 from PIL import Image
+
+if TYPE_CHECKING:
+    from tcnn.data.transforms import Transform
+from collections.abc import Sequence
 
 ARCHIVE = Path(os.environ.get("TCNN_TEST_DATA", Path(__file__).parents[3] / "shared" / "data")) / "cifar10.tar.xz"
 
@@ -56,3 +61,25 @@ def some_of_cifar10(root: Path, classes: int, images: int) -> Path:
             if list(taken.values()) == [images] * classes:
                 break
     return root / "cifar10" / "train"
+
+
+def plain_transform(
+    *,
+    size: tuple[int, int],
+    crop_pct: float,
+    mean: Sequence[float],
+    std: Sequence[float],
+    interpolation: str,
+    crop_mode: str = "center",
+) -> "Transform":
+    """Resized, cropped and normalised, (3, H, W), float32; `size` is (H, W)."""
+    from timm.data import create_transform
+
+    from tcnn.data.transforms import middle_of_strip
+
+    transform = create_transform(
+        (3, *size), mean=tuple(mean), std=tuple(std), interpolation=interpolation, crop_pct=crop_pct,
+        crop_mode=crop_mode, use_prefetcher=False,
+    )  # fmt: skip
+    transform.transforms.insert(0, middle_of_strip)
+    return transform

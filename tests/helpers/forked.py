@@ -1,15 +1,24 @@
-"""Processes of their own that start at once: forked from one that has torch loaded, which takes others six seconds."""
+"""Processes of their own that start at once: forked from one that has torch loaded, which takes others six seconds; and
+one in which Triton's kernels run in its interpreter, on the CPU.
+
+Triton reads `TRITON_INTERPRET` when it is imported and when a kernel is defined, so kernels of other tests, and those
+of PyTorch's compiler, would be interpreted in this process, too. Hence one of its own, in which Triton is imported
+anew.
+"""
 
 import multiprocessing
 import os
 import signal
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import torch
 
@@ -82,3 +91,40 @@ def _rank(rank: int, world: int, port: int, target: Callable[..., None], argumen
     }  # fmt: skip
     torch.set_num_threads(1)
     target(*arguments)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Interpreter:
+    """Calls functions of a test's module in that process; what they raise is raised here.
+
+    A process that was ended from outside fails the call that it was at, and no later one: these get another.
+    """
+
+    def __init__(self) -> None:
+        self.process = _start()
+
+    def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return self.process.submit(function, *args, **kwargs).result(timeout=300)
+        except BrokenProcessPool:
+            self.process.shutdown(wait=False)
+            self.process = _start()
+            raise
+
+    def end(self) -> None:
+        self.process.shutdown()
+
+
+def _start() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, processes, _begin)
+
+
+def _begin() -> None:
+    os.environ["TRITON_INTERPRET"] = "1"
+    for name in list(sys.modules):
+        if name.partition(".")[0] == "triton" and not name.startswith("triton._C"):  # an extension loads once
+            del sys.modules[name]
+    torch.set_num_threads(1)

@@ -1,11 +1,20 @@
-"""Networks that are no timm models, and the plain measurements that the tests take without tcnn's own."""
+"""Networks that are no timm models, and what tests ask of models without tcnn's own measurements: states, errors,
+what is selected of them, whether they come back from a file.
+"""
 
 from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import timm
 import torch
 from torch import Tensor, nn
 
+import tcnn
+from tcnn.config import ConversionConfig
+from tcnn.conversion.selection import Selection, select
+from tcnn.models.trace import Step, trace
 from tcnn.zoo.sources import without_data
 
 
@@ -135,3 +144,31 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
 
 def _tensors(model: nn.Module) -> Iterable[tuple[str, Tensor]]:
     return (*model.named_parameters(), *model.named_buffers())
+
+
+@torch.no_grad()
+def comes_back(model: nn.Module, folder: Path) -> None:
+    """Assert that a folded model is the same after saving and loading, bit for bit."""
+    tcnn.save(model, folder / "folded.safetensors")
+    again = tcnn.load(folder / "folded.safetensors")
+    assert same_state(again, snapshot(model))
+    x = image((64, 64))
+    assert torch.equal(again(x), model(x))
+
+
+def choose(model: nn.Module, size: tuple[int, int] | None = None, **options: Any) -> Selection:
+    """What `select` chooses on a trace at `size`."""
+    return select(model, trace(model, size), ConversionConfig(**options))
+
+
+@cache
+def traced(name: str) -> tuple[nn.Module, list[Step]]:
+    """A timm model without data, and its trace; both are only read."""
+    model = meta_model(name)
+    return model, trace(model)
+
+
+def choose_timm(name: str, **options: Any) -> Selection:
+    """What `select` chooses of a timm model."""
+    model, steps = traced(name)
+    return select(model, steps, ConversionConfig(**options))

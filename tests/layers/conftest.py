@@ -6,7 +6,7 @@ from multiprocessing import forkserver
 
 import pytest
 import torch
-from interpreted import Interpreter
+from forked import Interpreter
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -15,8 +15,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from houses import House, RealWorkers, wait_for
-from real_jobs import published, submit, wait_for_end, wait_for_training
+from houses import House, RealWorkers, published, submit, wait_for, wait_for_end, wait_for_training
 from tiny_runs import colours
 
 from tcnn_jobs.database.upgrade import head

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from interpreted import Interpreter
+from forked import Interpreter
 from triton_cases import BESIDE_PLAIN, FLOAT32, HALF, NAMES, Case, errors, make
 from triton_compiled import Kind, check
 

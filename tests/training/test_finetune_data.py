@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from data_pictures import draw
+from data_pictures import draw, plain_transform
 from PIL import Image
-from plain_transform import plain_transform
 from tiny_runs import TwoConvs, colours, run, seeded, tiny
 
 import tcnn

@@ -1,19 +1,25 @@
-"""Runs that are started from outside: what is refused, what the processes say, and that a stop reaches all of them."""
+"""Runs that are started from outside: what is refused, what the processes say, what asks a run to stop (Ctrl-C,
+SIGTERM, a terminal that goes), that a stop reaches all of them, and that a kill leaves nobody.
+"""
 
+import os
 import signal
 import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
-from houses import processes_of
-from launched import launched
-from tiny_runs import tiny
+from houses import processes_of, wait_for
+from tiny_runs import TINY, colours, tiny
 
 from tcnn.config import build
 from tcnn.errors import DivergedError, EnvironmentFailure, RequestError
 from tcnn.training.launch.exchange import Exchange, Placement, RunRequest, uneven
 from tcnn.training.launch.launcher import finetune_on
-from tcnn.training.runs.callbacks import Callbacks, Progress
+from tcnn.training.runs.callbacks import SIGNALS, Callbacks, Progress, stop_on_signal
+from tcnn.training.runs.resume import points
 
 
 def nowhere(directory: Path) -> RunRequest:
@@ -87,3 +93,62 @@ def test_a_stop_reaches_every_process(tmp_path: Path) -> None:
     assert "go on with --resume" in said and "Traceback" not in said
     assert processes_of(tmp_path) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "run"]
+
+
+def launched(folder: Path) -> "subprocess.Popen[str]":
+    """A long run in `folder/run` that has written two resume points."""
+    colours(folder / "images")
+    options = {**TINY, "epochs": 200, "checkpoint_steps": 1}
+    process = subprocess.Popen(
+        [
+            sys.executable, "-m", "tcnn", "finetune", "test_resnet", "--no-pretrained", "--data", "images", "--preset",
+            "quick", "--nproc", "2", "--out", "run",
+            *(w for key, value in options.items() for w in ("--set", f"{key}={'null' if value is None else value}")),
+        ],
+        cwd=folder, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 200
+    while len(points(folder / "run" / "resume")) < 2:
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.1)
+    return process
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["the command", "tcnn.training.launch.agent"])
+def test_a_kill_leaves_nobody(tmp_path: Path, who: str) -> None:
+    process = launched(tmp_path)
+    there = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in processes_of(tmp_path)}
+    assert len(there) == 4
+    victim = process.pid if who == "the command" else next(pid for pid, words in there.items() if who in words)
+    os.kill(victim, signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
+    wait_for(lambda: not processes_of(tmp_path), 10)
+    if who != "the command":
+        assert process.returncode == 4
+        assert "ended without a word" in said and "go on with --resume" in said and "log.txt" in said
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGHUP, 75), (signal.SIGINT, 130)], ids=str)
+def test_each_asks_for_a_stop(number: signal.Signals, code: int) -> None:
+    assert number in SIGNALS
+    before = signal.signal(number, signal.default_int_handler)  # a hangup may be ignored where the tests run
+    try:
+        with stop_on_signal() as stop:
+            assert not stop
+            signal.raise_signal(number)
+            assert stop
+        assert stop.stopped("saved").exit_code == code
+        assert signal.getsignal(number) == signal.default_int_handler
+    finally:
+        signal.signal(number, before)
+
+
+def test_under_nohup_a_hangup_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_on_signal() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert not stop
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from hosting import hosted, look_here
-from serving import Server
-from upload_server import SMALL, problem
+from serving import SMALL, Server, hosted, look_here, problem
 
 from tcnn_api.routes.uploads import checkpoints, datasets, gallery, weights
 

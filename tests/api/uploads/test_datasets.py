@@ -15,9 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 from data_pictures import draw, draw_classes
-from hosting import hosted
-from serving import Server
-from upload_server import SMALL, problem
+from serving import SMALL, Server, hosted, problem
 
 from tcnn_jobs.client.client import Client
 from tcnn_jobs.client.refusals import RefusedError

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hosting import hosted, look_here
 from jobs_line import Run, runner
 from played import Worker
-from serving import Server
+from serving import Server, hosted, look_here
 
 from tcnn_api.responses import stream
 from tcnn_api.routes.uploads import checkpoints, datasets, weights

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from hosting import ask_here
 from houses import wait_for
 from jobs_line import Run
 from played import Worker
 from safetensors.torch import save_file
-from serving import Server
+from serving import Server, ask_here
 from tiny_runs import colours
 
 import tcnn

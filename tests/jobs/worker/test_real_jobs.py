@@ -1,6 +1,5 @@
-"""Real fine-tuning jobs in real worker processes, which are killed and frozen in the middle of training.
-
-`tests/slow/test_handed_over.py` cancels and drains them.
+"""Real fine-tuning jobs in real worker processes, which are killed, frozen and drained in the middle of training;
+jobs that are cancelled and resumed.
 """
 
 import signal
@@ -8,15 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from houses import House, RealWorkers, processes_of, wait_for
-from real_jobs import published, submit, wait_for_end, wait_for_training
+from houses import House, RealWorkers, processes_of, published, submit, wait_for, wait_for_end, wait_for_training
 from safetensors.torch import load_file
 from tiny_runs import colours
 
 from tcnn.training.runs.rundir import RunDirectory
 from tcnn_jobs.model.jobs import Status
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +20,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return colours(tmp_path_factory.mktemp("images"))
 
 
+@pytest.mark.slow
 def test_a_killed_workers_job_resumes_elsewhere_and_ends_as_if_nothing_had_happened(
     house: House, workers: RealWorkers, images: Path
 ) -> None:
@@ -56,6 +53,7 @@ def test_a_killed_workers_job_resumes_elsewhere_and_ends_as_if_nothing_had_happe
     assert [path.name for path in house.home.job(job.id).iterdir()] == ["2"]
 
 
+@pytest.mark.slow
 def test_a_frozen_worker_that_wakes_up_changes_nothing(house: House, workers: RealWorkers, images: Path) -> None:
     job = submit(house, images, epochs=60)
     frozen = workers.start()
@@ -72,3 +70,38 @@ def test_a_frozen_worker_that_wakes_up_changes_nothing(house: House, workers: Re
     assert house.store.get(job.id) == after
     assert after.status is Status.CANCELLED
     wait_for(lambda: [path.name for path in house.home.job(job.id).iterdir()] == ["2"], 10)
+
+
+@pytest.mark.slow
+def test_a_cancelled_job_leaves_the_slot_and_can_be_resumed(house: House, workers: RealWorkers, images: Path) -> None:
+    job = submit(house, images, epochs=40)
+    workers.start()
+    wait_for_training(house, job)
+    assert len(processes_of(house.home.job(job.id))) >= 2, "the child and its loader"
+    house.store.cancel(job.id)
+    after = wait_for_end(house, job)
+    assert after.status is Status.CANCELLED
+    assert processes_of(house.home.job(job.id)) == []
+    epoch = after.progress.epoch if after.progress else 0
+    house.store.resume(job.id)
+    wait_for_training(house, job, (epoch or 1) + 1)
+    first = next(event for event in house.store.events(job.id) if event.data.get("text", "").startswith("going on"))
+    assert first.data["text"] != "going on in epoch 1 at step 0 of 3"
+    assert house.store.get(job.id).attempt == 1, "its owner has asked: the count begins anew"
+
+
+@pytest.mark.slow
+def test_a_drained_workers_job_goes_on_elsewhere_without_losing_an_attempt(
+    house: House, workers: RealWorkers, images: Path
+) -> None:
+    job = submit(house, images)
+    first = workers.start()
+    wait_for_training(house, job)
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(timeout=30) == 0
+    assert processes_of(house.home.jobs) == []
+    handed = house.store.get(job.id)
+    assert (handed.status, handed.attempt) == (Status.QUEUED, 0)
+    workers.start("--burst")
+    assert wait_for_end(house, job).attempt == 1
+    published(house, job)

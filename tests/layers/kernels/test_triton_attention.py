@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from interpreted import Interpreter
+from forked import Interpreter
 from torch import Tensor
 from triton_cases import (
     BESIDE_PLAIN,

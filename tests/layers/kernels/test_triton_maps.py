@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from interpreted import Interpreter
+from forked import Interpreter
 from torch import Tensor, nn
 
 from tcnn.layers import GPSA2d

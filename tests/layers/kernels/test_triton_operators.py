@@ -8,7 +8,7 @@ import os
 import sys
 
 import torch
-from interpreted import Interpreter
+from forked import Interpreter
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton_cases import (
     Case,
