@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jobs_line import Run, runner
-from played import Worker
+from command_and_worker import Run, Worker, runner
 from serving import Server, hosted, look_here
 
 from tcnn_api.responses import stream

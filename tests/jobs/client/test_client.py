@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_and_worker import CONTENT, Worker
 from cutting import relay, scripted
 from data_pictures import draw_classes
-from played import CONTENT, Worker
 from serving import Server
 
 from tcnn.errors import CheckpointError, OutputError, RequestError

@@ -1,25 +1,17 @@
 """`tcnn jobs` against a real server: every command, and what can go wrong. The worker is played by the test."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import timm
-import torch
+from command_and_worker import Run, Worker
 from houses import wait_for
-from jobs_line import Run
-from played import Worker
-from safetensors.torch import save_file
-from serving import Server, ask_here
+from serving import Server
 from tiny_runs import colours
 
-import tcnn
-from tcnn_api.routes.uploads import weights
-from tcnn_jobs.cli.watch import result_lines
 from tcnn_jobs.client import connection
 from tcnn_jobs.model.jobs import Claim, NewEvent
 
@@ -225,85 +217,3 @@ class TestErrors:
         refused = run("submit", *arguments, "--json")
         assert (refused.code, refused.err) == (2, "")
         assert words in refused.json["error"]["message"]
-
-    def test_weights_of_ones_own_are_uploaded_and_named(
-        self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(weights, "ask", ask_here)
-        cnn = timm.create_model("test_resnet", num_classes=3)
-        torch.save({"arch": "test_resnet", "state_dict": cnn.state_dict()}, tmp_path / "best.pth.tar")
-        save_file(cnn.state_dict(), tmp_path / "mine.safetensors")
-        sent = run("upload", tmp_path / "best.pth.tar")
-        assert sent.err == "92 tensors of test_resnet\n"
-        made = run("submit", "transform", "test_resnet", "--weights", sent.out.strip(), "--json").json
-        assert made["request"]["weights"] == sent.out.strip()
-        data = run("upload", colours(tmp_path / "photos")).out.strip()
-        options = "--data", data, "--set", "val_split=0.2", "--set", "batch_size=8", "--json"
-        tuned = run("submit", "finetune", "test_resnet", "--weights", tmp_path / "mine.safetensors", *options).json
-        assert tuned["request"]["weights"].startswith("wts_")
-        options = "--data", data, "--weights", sent.out.strip(), "--json"
-        measured = run("submit", "evaluate", "test_resnet", *options).json
-        assert measured["request"]["weights"] == sent.out.strip()
-        for job in (made, tuned, measured):
-            run("cancel", job["id"])
-
-    def test_a_run_stands_for_its_best_checkpoint_and_what_was_uploaded_is_told_before_a_refusal(
-        self, run: Run, tmp_path: Path
-    ) -> None:
-        runs = tmp_path / "runs"
-        runs.mkdir()
-        tcnn.save(tcnn.convert(timm.create_model("test_resnet", num_classes=3)).model, runs / "best.safetensors")
-        assert "test_resnet" in run("upload", runs).err
-        refused = run("submit", "finetune", runs, "--data", colours(tmp_path / "photos"), "--set", "epoch=1")
-        assert refused.code == 2
-        model, data = (line.rpartition(" ")[2] for line in refused.err.splitlines()[:2])
-        assert (model[:5], data[:3]) == ("ckpt_", "ds_")
-        assert "epoch" in run("submit", "finetune", model, "--data", data, "--set", "epoch=1").error(2)
-
-    def test_an_upload_that_is_refused(self, run: Run, tmp_path: Path) -> None:
-        assert "at least two class folders" in run("upload", colours(tmp_path / "x", 1, ("red",))).error(2)
-        assert "found nothing" in run("upload", "missing.zip").error(2)
-
-
-@pytest.mark.slow  # `tests/api/test_api_openapi.py` looks at these modules and at the app in one process
-def test_torch_is_never_loaded() -> None:
-    script = (
-        "import sys\nimport tcnn_jobs.cli.jobs, tcnn_jobs.cli.submit, tcnn_jobs.cli.watch, tcnn_jobs.client.client\n"
-        "tcnn_jobs.cli.watch.exit_code({'status': 'failed', 'error': {'code': 'diverged'}})\n"
-        "print([name for name in ('torch', 'timm') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
-@pytest.mark.parametrize(
-    ("status", "error", "code"),
-    [
-        ("succeeded", None, 0), ("cancelled", None, 75), ("failed", "unknown_model", 2), ("failed", "verification", 3),
-        ("failed", "diverged", 5), ("failed", "download", 4), ("failed", "storage", 4), ("failed", "environment", 4),
-        ("failed", "worker_lost", 4), ("failed", "crashed", 4), ("failed", "internal", 1),
-    ],
-)  # fmt: skip
-def test_exit_codes(status: str, error: str | None, code: int) -> None:
-    from tcnn_jobs.cli.watch import exit_code
-
-    assert exit_code({"status": status, "error": error and {"code": error, "message": ""}}) == code
-
-
-def test_every_failure_that_is_written_down_has_an_exit_code_and_a_line_in_the_docs() -> None:
-    from tcnn_jobs.cli.watch import exit_code
-
-    root = Path(__file__).parents[3]
-    sources = "".join(path.read_text(encoding="utf-8") for path in (root / "tcnn_jobs").rglob("*.py"))
-    codes = set(re.findall(r'\bcode"?[=:] ?"([a-z_]+)"', sources))
-    assert {"quarantined", "out_of_memory", "internal"} <= codes
-    bugs = {code for code in codes if exit_code({"status": "failed", "error": {"code": code}}) == 1}
-    assert bugs == {"internal"}
-    documented = (root / "docs/http-api.md").read_text(encoding="utf-8")
-    assert [code for code in codes - {"environment"} if f"`{code}`" not in documented] == []
-
-
-def test_a_result_tells_the_accuracy_of_the_epoch_that_was_kept() -> None:
-    metrics = {"top1": 0.25, "best_top1": 0.5, "best_epoch": 1, "epochs": 3}
-    said = result_lines({"id": "job_1", "result": {"metrics": metrics}})
-    assert said == ["job_1: succeeded", "top-1 50.00%, of epoch 2 of 3"]

@@ -1,4 +1,6 @@
-"""What is sent: a folder as a tar that any reader takes, and Server-Sent Events as they come back."""
+"""What is sent: a folder as a tar that any reader takes, weights, runs and data sets on the command line; and
+Server-Sent Events as they come back.
+"""
 
 import io
 import tarfile
@@ -6,9 +8,17 @@ from pathlib import Path
 
 import httpx
 import pytest
+import timm
+import torch
+from command_and_worker import Run
 from data_pictures import draw_classes
+from safetensors.torch import save_file
+from serving import ask_here
+from tiny_runs import colours
 
+import tcnn
 from tcnn.errors import RequestError, StorageError
+from tcnn_api.routes.uploads import weights
 from tcnn_jobs.client import Client
 from tcnn_jobs.client.packing import tar_folder
 
@@ -70,3 +80,43 @@ class TestMessages:
             client._server.http = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://server")
             found = tuple((said.event, said.data, said.id) for said in client.stream("job_1", after=6))
         assert found == self.EXPECTED
+
+
+class TestUploads:
+    def test_weights_of_ones_own_are_uploaded_and_named(
+        self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(weights, "ask", ask_here)
+        cnn = timm.create_model("test_resnet", num_classes=3)
+        torch.save({"arch": "test_resnet", "state_dict": cnn.state_dict()}, tmp_path / "best.pth.tar")
+        save_file(cnn.state_dict(), tmp_path / "mine.safetensors")
+        sent = run("upload", tmp_path / "best.pth.tar")
+        assert sent.err == "92 tensors of test_resnet\n"
+        made = run("submit", "transform", "test_resnet", "--weights", sent.out.strip(), "--json").json
+        assert made["request"]["weights"] == sent.out.strip()
+        data = run("upload", colours(tmp_path / "photos")).out.strip()
+        options = "--data", data, "--set", "val_split=0.2", "--set", "batch_size=8", "--json"
+        tuned = run("submit", "finetune", "test_resnet", "--weights", tmp_path / "mine.safetensors", *options).json
+        assert tuned["request"]["weights"].startswith("wts_")
+        options = "--data", data, "--weights", sent.out.strip(), "--json"
+        measured = run("submit", "evaluate", "test_resnet", *options).json
+        assert measured["request"]["weights"] == sent.out.strip()
+        for job in (made, tuned, measured):
+            run("cancel", job["id"])
+
+    def test_a_run_stands_for_its_best_checkpoint_and_what_was_uploaded_is_told_before_a_refusal(
+        self, run: Run, tmp_path: Path
+    ) -> None:
+        runs = tmp_path / "runs"
+        runs.mkdir()
+        tcnn.save(tcnn.convert(timm.create_model("test_resnet", num_classes=3)).model, runs / "best.safetensors")
+        assert "test_resnet" in run("upload", runs).err
+        refused = run("submit", "finetune", runs, "--data", colours(tmp_path / "photos"), "--set", "epoch=1")
+        assert refused.code == 2
+        model, data = (line.rpartition(" ")[2] for line in refused.err.splitlines()[:2])
+        assert (model[:5], data[:3]) == ("ckpt_", "ds_")
+        assert "epoch" in run("submit", "finetune", model, "--data", data, "--set", "epoch=1").error(2)
+
+    def test_an_upload_that_is_refused(self, run: Run, tmp_path: Path) -> None:
+        assert "at least two class folders" in run("upload", colours(tmp_path / "x", 1, ("red",))).error(2)
+        assert "found nothing" in run("upload", "missing.zip").error(2)

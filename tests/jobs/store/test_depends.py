@@ -1,10 +1,13 @@
-"""Jobs that wait for others: in order, never for ever, and ended with what they wait for."""
+"""Jobs that wait for others: in order, never for ever, and ended with what they wait for; what the one makes the
+next one finds.
+"""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from deeds import OUCH, RESULT, Child, hold, kinds, new
+from houses import House
 from sampled import ON_POSTGRES, ON_SQLITE, sampled
 
 from tcnn_jobs.errors import WrongState
@@ -199,3 +202,34 @@ def test_a_worker_that_dies_between_an_end_and_those_that_wait_for_it_has_done_n
     assert child.exitcode == -9
     assert store.get(source.id).status is Status.RUNNING
     assert store.get(job.id).waiting_for == f"waits for {source.id}"
+
+
+SCRIPT = """
+told = json.loads((here / "assignment.json").read_text())
+if told["kind"] != "transform": event("found", text=Path(told["paths"]["source"]).read_text())
+made = here / "converted.safetensors"
+made.write_text(f"of {told['kind']}")
+name = f"{told['job']}/{told['claim']}/{made.name}"
+file = {"name": made.name, "path": name, "size": made.stat().st_size, "sha256": "0" * 64}
+outcome(result={"checkpoint": file, "files": [file]})
+"""
+
+
+def test_what_one_makes_the_next_one_finds(house: House) -> None:
+    first = house.submit()
+    second = house.submit(kind=Kind.FINETUNE, request={"job": first.id, "dataset": "x"}, priority=5)
+    third = house.submit(kind=Kind.EVALUATE, request={"job": second.id, "dataset": "x"}, priority=9)
+    house.worker(SCRIPT, slots=3).run(until_empty=True)
+    for job, text in ((second, "of transform"), (third, "of finetune")):
+        assert house.store.get(job.id).status is Status.SUCCEEDED, house.store.get(job.id).error
+        assert [event.data["text"] for event in house.store.events(job.id) if event.kind == "found"] == [text]
+
+
+def test_nothing_of_a_job_is_begun_whose_source_fails(house: House) -> None:
+    first = house.submit(max_attempts=2)
+    second = house.submit(kind=Kind.FINETUNE, request={"job": first.id, "dataset": "x"})
+    house.worker("sys.exit(1)", slots=2).run(until_empty=True)
+    after = house.store.get(second.id)
+    assert (after.status, after.claim) == (Status.FAILED, 0)
+    assert house.kinds(first).count("retrying") == 1
+    assert not house.home.job(second.id).exists()

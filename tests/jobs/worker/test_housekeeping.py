@@ -1,6 +1,9 @@
-"""One worker keeps house for all, and another one when it is gone."""
+"""One worker keeps house for all, and another one when it is gone; names that it looks up are shared and bounded."""
 
+import asyncio
 import signal
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ from sqlalchemy import update
 
 from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.database.schema import leases
-from tcnn_jobs.housekeeping import janitor
+from tcnn_jobs.housekeeping import janitor, lookups
 from tcnn_jobs.housekeeping.coordination import Election
 from tcnn_jobs.housekeeping.janitor import Chores
 from tcnn_jobs.model.jobs import Status
@@ -105,3 +108,27 @@ def test_a_killed_housekeeper_is_followed_within_its_lease(house: House, tmp_pat
         wait_for(lambda: keeper(house) not in (None, name), 30)  # two seconds, and what a busy machine needs
     finally:
         workers.end()
+
+
+def test_lookups_are_shared_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    over, asked = threading.Event(), []
+
+    def silent(host: str, *more: object) -> list[str]:
+        asked.append(host)
+        over.wait(60)
+        return [host]
+
+    async def look_up(*names: str) -> list[object]:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(30):
+            waiting = [asyncio.ensure_future(loop.getaddrinfo(name, 80)) for name in names]
+            await asyncio.sleep(0)  # all have asked
+            over.set()
+            return await asyncio.gather(*waiting, return_exceptions=True)
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    monkeypatch.setattr(lookups, "AT_ONCE", 2)
+    *found, refused = lookups.run(look_up("a", "a", "b", "c"))
+    assert found == [["a"], ["a"], ["b"]]
+    assert isinstance(refused, OSError)
+    assert sorted(asked) == ["a", "b"]

@@ -1,6 +1,5 @@
 """Webhooks, to a real receiver on the loopback, signed by the Standard Webhooks scheme."""
 
-import asyncio
 import base64
 import contextlib
 import hashlib
@@ -17,7 +16,7 @@ from houses import House, wait_for
 from pydantic import ValidationError
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from tcnn_jobs.housekeeping import lookups, webhooks
+from tcnn_jobs.housekeeping import webhooks
 from tcnn_jobs.housekeeping.coordination import Election
 from tcnn_jobs.housekeeping.webhooks import Outbox, deliver_due
 from tcnn_jobs.model.jobs import Status
@@ -260,30 +259,6 @@ def test_names_that_are_not_found_in_time_cost_their_own_calls_and_nobody_elses(
     assert ended, "the batch waited for the resolver"
     assert len(receiver.calls) == 1
     assert deliver_due(house.store, SECRET) == 0, "those that failed come back later"
-
-
-def test_lookups_are_shared_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    over, asked = threading.Event(), []
-
-    def silent(host: str, *more: object) -> list[str]:
-        asked.append(host)
-        over.wait(60)
-        return [host]
-
-    async def look_up(*names: str) -> list[object]:
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(30):
-            waiting = [asyncio.ensure_future(loop.getaddrinfo(name, 80)) for name in names]
-            await asyncio.sleep(0)  # all have asked
-            over.set()
-            return await asyncio.gather(*waiting, return_exceptions=True)
-
-    monkeypatch.setattr(socket, "getaddrinfo", silent)
-    monkeypatch.setattr(lookups, "AT_ONCE", 2)
-    *found, refused = lookups.run(look_up("a", "a", "b", "c"))
-    assert found == [["a"], ["a"], ["b"]]
-    assert isinstance(refused, OSError)
-    assert sorted(asked) == ["a", "b"]
 
 
 def test_an_answer_without_an_end_is_not_read(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,54 @@
-"""A worker that the test plays, through the store: no process, no training."""
+"""Both ends of the tests of `tcnn jobs`: the command line inside the test's process, and a worker that the test
+plays.
+"""
 
 import hashlib
+import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import pytest
+
+from tcnn.cli.main import main
 from tcnn_jobs.artifacts.layout import Home
 from tcnn_jobs.model.jobs import Artifact, Beat, Claim, Failure, NewEvent, Progress, Result
 from tcnn_jobs.model.operation import WorkerInfo
 from tcnn_jobs.store import Store
+
+
+class Printed(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    def error(self, code: int) -> str:
+        """The one line of an error, and nothing beside it."""
+        assert (self.code, self.out) == (code, ""), self
+        assert self.err.startswith("error: ")
+        assert self.err.count("\n") == 1
+        return self.err
+
+
+Run = Callable[..., Printed]
+
+
+def runner(capsys: pytest.CaptureFixture[str], group: str = "jobs") -> Run:
+    """What runs one command after the other."""
+
+    def run(*arguments: object) -> Printed:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([group, *map(str, arguments)])
+        out, err = capsys.readouterr()
+        return Printed(int(ended.value.code or 0), out, err)
+
+    return run
+
 
 CONTENT = bytes(range(256)) * 4000
 
