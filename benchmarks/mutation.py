@@ -67,7 +67,7 @@ ROOMS = {
             *tests("layers", "gpsa_torch_features", "folded", "fused", "gpsa_memory", "terms", "triton_attention"),
             *tests("layers", "triton_operators", "position_kinds", "exposed", "dtensor"),
             *tests("layers", "hard", "citizenship", "scope_formula"),
-            *tests("checkpoints", "load_older"),
+            *tests("checkpoints", "load"),
         ),
         tests("layers", "citizenship_transforms", "gpsa_compile", "operator_calls"),
     ),
@@ -76,7 +76,7 @@ ROOMS = {
         tests("verification", "verify", "verify_differences"),
         (
             *tests("verification", "explain", "verify_harmless", "as_run", "precision"),
-            *tests("cli", "cli_verify", "cli_explain"),
+            *tests("cli", "cli_verify"),
         ),
     ),
     "conversion": Room(
@@ -86,7 +86,7 @@ ROOMS = {
             *tests("conversion", "carry", "select", "ties", "named_models", "content_heads", "content_scope"),
             *tests("folding", "fold"),
             *tests("training", "baseline"),
-            *tests("checkpoints", "load_older"),
+            *tests("checkpoints", "load"),
         ),
         (
             *tests("conversion", "paper_tables", "content_heads", "reparameterise", "annealing"),

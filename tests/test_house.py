@@ -96,7 +96,7 @@ def test_text_is_utf8_wherever_it_is_read_or_written() -> None:
 
 
 def test_text_is_read_and_written_in_a_named_encoding() -> None:
-    """The locale's may know ASCII alone; `tests/slow/test_ascii_locale.py` runs every command there."""
+    """The locale's may know ASCII alone; `tests/cli/test_cli_processes.py` runs every command there."""
     unnamed = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for wing in WINGS

@@ -1,4 +1,6 @@
-"""`GET /system`: all of it for an operator, a tenant's own part for a tenant."""
+"""`GET /system`: all of it for an operator, a tenant's own part for a tenant; `GET /workers`: for admins, and for
+anybody on a machine without keys.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +11,12 @@ from starlette.testclient import TestClient
 
 from tcnn_api.app import create_app
 from tcnn_api.deps import Service
+from tcnn_api.routes.operation.system import WORKER, WorkerView
 from tcnn_api.settings import load
 from tcnn_jobs.model.accounts import NewKey, Scope
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.model.operation import WorkerInfo
+from tcnn_jobs.store.fleet import HOUSE
 
 Make = Callable[..., Any]
 
@@ -58,3 +62,40 @@ def test_without_keys_this_machine_sees_all_of_it(tmp_path: Path) -> None:
     with TestClient(create_app(load(home=tmp_path)), base_url="http://localhost") as client:
         found = client.get("/system").json()
     assert (found["whole"], found["tenants"], found["workers"]) == (True, [], [])
+
+
+GPU = {"index": 0, "name": "H200", "memory_used": 10, "memory_total": 100}
+
+
+def test_an_admin_sees_who_works(
+    alice: TestClient, service: Service, make: Callable[..., Any], refusal: Callable[..., dict[str, Any]]
+) -> None:
+    running = make(Status.RUNNING)
+    tell = service.store.heartbeat
+    tell(WorkerInfo(name=running.worker, host="a", slots=2, version="0.1", gpus=(GPU,), lease=90), [])
+    tell(WorkerInfo(name="frozen", host="b", slots=1, version="0.1"), [])
+    with service.store.writing() as connection:
+        connection.execute(text("UPDATE workers SET heartbeat_at = heartbeat_at - 100 WHERE name = 'frozen'"))
+    _, secret = service.store.create_key(NewKey(tenant="operations", scopes=frozenset({Scope.ADMIN})))
+    admin = TestClient(alice.app, base_url="http://localhost", headers={"Authorization": f"Bearer {secret}"})
+    assert service.store.hold(HOUSE, running.worker, 60).mine
+    page = admin.get("/workers").json()
+    assert (page["object"], page["has_more"]) == ("list", False)
+    found = {one["name"]: one for one in page["data"]}
+    first, second = found[running.worker], found["frozen"]
+    assert first.items() >= {
+        "host": "a", "slots": 2, "busy": 1, "present": True, "keeps_house": True, "version": "0.1", "lease": 90,
+        "gpus": [GPU],
+    }.items()  # fmt: skip
+    assert first["started_at"] <= first["heartbeat_at"]
+    assert (second["busy"], second["present"], second["keeps_house"]) == (0, False, False)
+    refusal(alice.get("/workers"), 403, "Authorization")
+
+
+def test_without_keys_this_machine_sees_them(tmp_path: Path) -> None:
+    with TestClient(create_app(load(home=tmp_path)), base_url="http://localhost") as client:
+        assert client.get("/workers").json() == {"object": "list", "data": [], "has_more": False}
+
+
+def test_the_example_is_one() -> None:
+    assert WorkerView(**WORKER).model_dump(mode="json") == WORKER

@@ -1,9 +1,11 @@
-"""A host that shares nothing with others but a database and a store; its jobs are scripts."""
+"""Hosts that share nothing with others but a database and a store; their jobs are scripts."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from houses import PRELUDE, House
+from houses import PRELUDE, House, migrated
 from s3 import BUCKET
 
 from tcnn_jobs.artifacts.layout import home_of
@@ -14,6 +16,7 @@ from tcnn_jobs.store import Store
 from tcnn_jobs.worker.worker import Worker
 
 URL = f"s3://{BUCKET}/team"
+"""Where their store is, beside what others have in the bucket."""
 RESULT = """
 import hashlib
 told = json.loads((here / "assignment.json").read_text())
@@ -61,3 +64,17 @@ class Host(House):
         )  # fmt: skip
         self.workers.append(worker)
         return worker
+
+
+@contextmanager
+def two_hosts(folder: Path, store: str) -> Iterator[list[Host]]:
+    """Both have one database; their jobs end with the block."""
+    (folder / "shared.db").write_bytes(migrated())
+    database = f"sqlite:///{folder / 'shared.db'}"
+    hosts = [Host(folder / name / "home", database, store=store) for name in ("first", "second")]
+    yield hosts
+    for host in hosts:
+        for worker in host.workers:
+            for attempt in worker._running:
+                attempt.process.kill()
+        host.store.close()

@@ -3,12 +3,10 @@ database.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from apart import URL, Host
-from houses import migrated
+from apart import URL, Host, two_hosts
 from s3 import Gate, gated, s3
 
 from tcnn_jobs.artifacts import bucket as bucket_of
@@ -41,25 +39,12 @@ def bucket(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> Bucket:
 @pytest.fixture
 def hosts(gate: Gate, tmp_path: Path) -> Iterator[list[Host]]:
     """Two of them, on one database."""
-    with _two(tmp_path, URL) as hosts:
+    with two_hosts(tmp_path, URL) as hosts:
         yield hosts
 
 
 @pytest.fixture
 def near(tmp_path: Path) -> Iterator[list[Host]]:
     """Two whose store is a folder: for what is the same wherever the objects lie, and takes many requests."""
-    with _two(tmp_path, f"file://{tmp_path / 'store'}") as hosts:
+    with two_hosts(tmp_path, f"file://{tmp_path / 'store'}") as hosts:
         yield hosts
-
-
-@contextmanager
-def _two(folder: Path, store: str) -> Iterator[list[Host]]:
-    (folder / "shared.db").write_bytes(migrated())
-    database = f"sqlite:///{folder / 'shared.db'}"
-    hosts = [Host(folder / name / "home", database, store=store) for name in ("first", "second")]
-    yield hosts
-    for host in hosts:
-        for worker in host.workers:
-            for attempt in worker._running:
-                attempt.process.kill()
-        host.store.close()

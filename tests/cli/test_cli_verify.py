@@ -1,11 +1,13 @@
-"""`tcnn verify`: is the model in a file still the function it was made from?"""
+"""`tcnn verify`: is the model in a file still the function it was made from? With `--explain`, where it departs."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
+from conftest import Result
 from PIL import Image
 from safetensors.torch import save_file
 from timm.models import save_for_hf
@@ -13,6 +15,7 @@ from torch import nn
 
 import tcnn as library
 from tcnn.checkpoints import checkpoint
+from tcnn.workflows.pipeline import convert_to_file
 
 Run = Callable[..., Any]
 Lively = Callable[..., nn.Module]
@@ -100,7 +103,7 @@ def test_a_directory_is_verified_too(tcnn: Run, weights: Path) -> None:
 
 
 class TestAgainst:
-    @pytest.mark.slow  # files of other places are compared in test_cli_convert_runs.py
+    @pytest.mark.slow  # files of other places are compared in test_cli_convert_files.py
     def test_the_same_weights_elsewhere(self, tcnn: Run, converted: Path, local_source: str) -> None:
         assert tcnn("verify", converted, "--against", local_source).code == 0
 
@@ -231,3 +234,66 @@ def test_layers_that_hardly_reach_the_logits_are_said_to(tcnn: Run, lively: Live
         done = tcnn("convert", "test_resnet", "o.safetensors", *arguments, "--num-classes", 10, "--force")
         assert done.code == 0, done
         assert ("the converted layers hardly reach the logits" in done.out) == said
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("converted") / "t.safetensors"
+    convert_to_file("test_resnet", path, pretrained=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two networks of one architecture that differ in their stem."""
+    root = tmp_path_factory.mktemp("networks")
+    torch.manual_seed(1)
+    model = timm.create_model("test_resnet")
+    save_for_hf(model, str(root / "one"), safe_serialization=True)
+    with torch.no_grad():
+        model.conv1[0].weight[0] += 0.1
+    save_for_hf(model, str(root / "two"), safe_serialization=True)
+    return root / "one", root / "two"
+
+
+def test_a_page_of_an_equal_model(tcnn: Callable[..., Result], file: Path) -> None:
+    Path("why.html").write_text("another")
+    assert "exists" in tcnn("verify", file, "--explain", "why.html").error(2)
+    found = tcnn("verify", file, "--explain", "why.html", "--force")
+    assert found.code == 0, found
+    assert found.out.endswith("explained in why.html\n")
+    assert "The models compute the same function." in Path("why.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_page_of_another_model(tcnn: Callable[..., Result], file: Path, directories: tuple[Path, Path]) -> None:
+    found = tcnn("verify", file, "--against", f"local-dir:{directories[0]}", "--explain", "why.html")
+    assert found.code == 3
+    assert "conv1.0" in Path("why.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_two_models_of_which_none_was_converted(tcnn: Callable[..., Result], directories: tuple[Path, Path]) -> None:
+    one, two = (f"local-dir:{directory}" for directory in directories)
+    same = tcnn("verify", one, "--against", one)
+    assert same.code == 0, same
+    assert same.out.startswith("The models compute the same function.")
+    other = tcnn("verify", two, "--against", one, "--json")
+    assert other.code == 3
+    assert other.json["passes"][1]["first"] == "conv1.0"
+    assert "conv1.0 (Conv2d → Conv2d) is the first to depart" in tcnn("verify", two, "--against", one).err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("FILE", "--force"), "--force: there is no --explain page to replace"),
+        (("test_resnet",), "test_resnet"),
+        (("FILE", "--explain", "no/such/folder/why.html"), "no/such/folder"),
+    ],
+)
+def test_a_wrong_request_is_one_line(
+    tcnn: Callable[..., Result], file: Path, arguments: tuple[str, ...], expected: str
+) -> None:
+    given = [str(file) if argument == "FILE" else argument for argument in arguments]
+    assert expected in tcnn("verify", *given).error(2)

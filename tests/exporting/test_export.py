@@ -74,7 +74,7 @@ def without_stride() -> nn.Module:
 
 @pytest.mark.parametrize("made", [without_stride, pytest.param(soft, marks=pytest.mark.slow)])
 def test_every_axis_is_free(made: Callable[[], nn.Module], tmp_path: Path) -> None:
-    """The same of ONNX is in tests/cli/test_cli_export.py."""
+    """The same of ONNX is in tests/cli/test_cli_export_push.py."""
     model = made()
     report = tcnn.export(model, tmp_path / "a.pt2", size=SIZE)
     assert [(axis.name, axis.dynamic) for axis in report.axes] == [(axis, True) for axis in AXES]

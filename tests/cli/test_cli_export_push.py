@@ -1,17 +1,23 @@
-"""`tcnn export`: what it writes and prints, and every way in which it refuses."""
+"""Models for others: `tcnn export`, what it writes and prints, and every way in which it refuses; `tcnn push`, a dry
+run in words and as JSON, a hub that is asked, and what is refused.
+"""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub.constants
 import onnxruntime
 import pytest
 import tiny_runs
 import torch
+from conftest import Result
+from hub_server import TOKEN, serving
 from safetensors.torch import save_file
 
 import tcnn as library
+from tcnn.workflows.pipeline import convert_to_file
 
 Run = Callable[..., Any]
 
@@ -139,3 +145,47 @@ def test_what_cannot_be_a_page(tcnn: Run, tuned: Path, listing: Callable[[], lis
     assert "found a file" in tcnn("export", tuned, "file", "--explorer", "--force").error(2)
     assert "--size: expected pixels" in tcnn("export", tuned, "new", "--explorer", "--size", "0x4").error(2)
     assert listing() == before
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("converted") / "t.safetensors"
+    convert_to_file("test_resnet", path, pretrained=False)
+    return path
+
+
+@pytest.mark.usefixtures("no_network")
+def test_a_dry_run_shows_files_and_card(tcnn: Callable[..., Result], file: Path) -> None:
+    found = tcnn("push", file, "my-team/net", "--dry-run", "--no-pictures")
+    assert found.code == 0, found
+    assert "kB  model.safetensors" in found.out or "MB  model.safetensors" in found.out
+    assert "# net\n" in found.out
+    assert found.out.endswith("nothing was published at https://tcnn.invalid/my-team/net\n")
+
+
+def test_it_is_published(tcnn: Callable[..., Result], file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as hub:
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        found = tcnn("push", file, "my-team/net", "--no-pictures", "--message", "first", "--json").json
+        assert [each["summary"] for each in hub.commits] == ["first"]
+    assert found["commit"].startswith(found["url"])
+    assert {each["name"] for each in found["files"]} == {"README.md", "config.json", "model.safetensors"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("FILE", "net"), "expected a repository as ORG/NAME"),
+        (("none.safetensors", "my-team/net"), "no such checkpoint"),
+        (("FILE", "my-team/net", "--images", "photos", "--no-pictures"), "attention maps are pictures"),
+        (("FILE", "my-team/net", "--evaluation", "none.json"), "none.json"),
+        (("FILE", "my-team/net", "--license", "no such thing"), "license: expected"),
+    ],
+)
+def test_a_wrong_request_is_one_line(
+    tcnn: Callable[..., Result], file: Path, arguments: tuple[str, ...], expected: str
+) -> None:
+    given = [str(file) if argument == "FILE" else argument for argument in arguments]
+    assert expected in tcnn("push", *given, "--dry-run").error(2)

@@ -1,4 +1,6 @@
-"""`tcnn convert RUN`: a CNN that was trained as it is, and becomes a T-CNN afterwards."""
+"""`tcnn convert` and files: from RUN, a CNN that was trained as it is, and becomes a T-CNN afterwards; and what is
+written, which is verified once more before it says done: what the disk made of it counts.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -8,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 from data_pictures import draw_classes
+from safetensors.torch import save_file
 from tiny_runs import tiny
 from torch import nn
 
 import tcnn as library
+from tcnn.checkpoints import checkpoint
 from tcnn.evaluation.held_out import trainings_of
 
 Run = Callable[..., Any]
@@ -113,3 +117,32 @@ def test_another_cnn_than_its_own_differs(tcnn: Run, cnn: Path, converted: Path)
 )
 def test_bad_input(tcnn: Run, converted: Path, given: tuple[Any, ...], error: str) -> None:
     assert tcnn("convert", given[0], "o.safetensors", *given[1:]).error(2).startswith(error)
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, with_digest: bool) -> None:
+    def save(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str]) -> None:
+        tensors["layer4.0.conv1.proj"][5, 7] += 1
+        if with_digest:
+            metadata = {**metadata, "digest": checkpoint.digest(tensors, metadata)}
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata)
+
+    monkeypatch.setattr(checkpoint, "save_file", save)
+
+
+def test_it_is_compared_with_the_source_again(
+    tcnn: Run, monkeypatch: pytest.MonkeyPatch, listing: Callable[[], list[str]]
+) -> None:
+    spoil(monkeypatch, with_digest=True)
+    error = tcnn("convert", "test_resnet", "out.safetensors", "--no-pretrained").error(3)
+    assert error.startswith("out.safetensors: equivalence error")
+    assert "worst layer layer4.0.conv1" in error
+    assert listing() == []
+
+
+def test_it_is_refused_when_it_was_altered(
+    tcnn: Run, monkeypatch: pytest.MonkeyPatch, listing: Callable[[], list[str]]
+) -> None:
+    spoil(monkeypatch, with_digest=False)
+    error = tcnn("convert", "test_resnet", "out.safetensors", "--no-pretrained").error(2)
+    assert "altered since it was written" in error
+    assert listing() == []
