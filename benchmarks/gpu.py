@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from benchmarks import tables
+from benchmarks import reporting as tables
 from benchmarks.parts import DONE, FAILED, Facts, Outcome, Part, run_all, sources, told, write
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -21,8 +21,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from machine import processor, versions
 from mutants import Mutant, mutants, sample, wilson
+from reporting import processor, versions
 from trials import EVERYTHING, QUICK, SLOW, Coverage, Trials
 
 ROOT = Path(__file__).parents[1]

@@ -7,8 +7,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from machine import versions
-from tables import fill
+from reporting import fill, versions
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/mutation.md"

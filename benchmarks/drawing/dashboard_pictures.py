@@ -10,7 +10,6 @@ Needs the extras `dev` and chromium.
 import argparse
 import io
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from benchmarks.drawing import dogs
-from benchmarks.service.browser import chromium, serving
+from benchmarks.service.browser import chromium, ended, serving, submit, until, wait
 
 IMAGES = dogs.ROOT / "docs" / "img"
 WIDE, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 800}
@@ -115,29 +114,6 @@ def choose(page: Page) -> None:
     """A model, half typed."""
     page.get_by_role("combobox", name="Model").fill("resnet50")
     page.get_by_role("option").first.wait_for()
-
-
-def submit(client: httpx.Client, asked: dict[str, Any], route: str = "/transform") -> str:
-    answer = client.post(route, json=asked)
-    assert answer.status_code == 202, answer.text
-    return str(answer.json()["id"])
-
-
-def wait(client: httpx.Client, job: str) -> None:
-    until(partial(ended, client, job))
-    now = client.get(f"/jobs/{job}").json()
-    assert now["status"] == "succeeded", now["error"]
-
-
-def ended(client: httpx.Client, job: str) -> bool:
-    return client.get(f"/jobs/{job}").json()["status"] in ("succeeded", "failed", "cancelled")
-
-
-def until(reached: Callable[[], bool], seconds: float = 7200) -> None:
-    deadline = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(1)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.machine import hardware, versions
+from benchmarks.reporting import hardware, versions
 
 ROOT = Path(__file__).parents[2]
 PAGE, CAST = ROOT / "docs" / "session.md", ROOT / "docs" / "session.cast"

@@ -4,7 +4,7 @@ from typing import Any
 
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 
-from benchmarks.reproduce.networks.tiny_darknet import TinyDarknet
+from benchmarks.reproduce.networks.published import TinyDarknet
 
 default_cfgs = generate_default_cfgs({
     "tiny_darknet": {

@@ -22,7 +22,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import processor
+from benchmarks.reporting import processor
 from tcnn_jobs.model.jobs import Artifact, Claim, Kind, NewJob, Result, Status
 from tcnn_jobs.store import Store
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from benchmarks.machine import processor
+from benchmarks.reporting import processor
 from tcnn_jobs.errors import WrongState
 from tcnn_jobs.model.columns import Order
 from tcnn_jobs.model.jobs import Claim, Kind, NewJob, Result, Status, Upload

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from benchmarks.machine import processor
+from benchmarks.reporting import processor
 from tcnn_jobs.model.jobs import Job, Kind, NewJob
 from tcnn_jobs.store import Store
 from tcnn_jobs.worker.service import Listening

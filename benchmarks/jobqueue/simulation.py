@@ -29,7 +29,7 @@ from typing import Any
 
 from benchmarks.jobqueue.costs import Costs, measured
 from benchmarks.jobqueue.model import BEFORE, NOW, Fleet, Load, Policy, simulate
-from benchmarks.machine import processor
+from benchmarks.reporting import processor
 
 RESULTS = Path(__file__).parents[1] / "results" / "queue_simulation.json"
 PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"

@@ -27,7 +27,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import tcnn
-from benchmarks.reproduce.networks.resnet20 import pretrained
+from benchmarks.reproduce.networks.published import pretrained
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.config.base import ErrorStats
 from tcnn.models.randomise import randomised

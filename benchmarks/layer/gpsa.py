@@ -28,9 +28,8 @@ from torch import Tensor, nn
 
 import tcnn
 from benchmarks.layer.convit_layers import KERNEL, ConViT, SharedConViT, TimmConViT
-from benchmarks.machine import hardware, versions
-from benchmarks.tables import fill
-from benchmarks.tables import layers as table
+from benchmarks.reporting import fill, hardware, versions
+from benchmarks.reporting import layers as table
 from benchmarks.timing import Ceilings, ceilings, in_turn, ratio
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.layers import GPSA2d

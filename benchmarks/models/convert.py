@@ -18,7 +18,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.machine import processor
+from benchmarks.reporting import processor
 
 PLAIN = """
 import sys, timm

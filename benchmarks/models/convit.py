@@ -22,7 +22,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from benchmarks.machine import hardware, versions
+from benchmarks.reporting import hardware, versions
 from benchmarks.timing import in_turn, ratio
 from tcnn.layers.convit import use_fast_attention
 

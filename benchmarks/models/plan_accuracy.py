@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import hardware, versions
+from benchmarks.reporting import hardware, versions
 
 RESULTS = Path(__file__).parents[1] / "results" / "plan.json"
 EPOCHS = 4

@@ -19,8 +19,8 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.machine import processor
 from benchmarks.models.train_overhead import draw
+from benchmarks.reporting import processor
 from tcnn.training.runs.rundir import RunDirectory
 
 RESULTS = Path(__file__).parents[1] / "results" / "processes.json"

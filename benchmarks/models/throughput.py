@@ -25,9 +25,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import tcnn
-from benchmarks.machine import hardware, versions
-from benchmarks.tables import fill
-from benchmarks.tables import networks as table
+from benchmarks.reporting import fill, hardware, versions
+from benchmarks.reporting import networks as table
 from benchmarks.timing import Ceilings, ceilings, in_turn, ratio
 from tcnn.conversion.surgery import without_stride
 from tcnn.layers import GPSA2d

@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import tcnn
-from benchmarks.machine import hardware, versions
+from benchmarks.reporting import hardware, versions
 from tcnn.config import ConversionConfig, FinetuneConfig, finetune_config
 from tcnn.data.image_set import open_dataset, training_transform
 from tcnn.data.loader import TrainingLoader

@@ -9,10 +9,19 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import budget
 import forest
 from bootstrap import Interval
-from figures import Result, draw, mean_curve, pictures
+from figures import (
+    BUDGET_PICTURE,
+    KINDS,
+    BudgetPoint,
+    Result,
+    budget_picture,
+    budget_points,
+    draw,
+    mean_curve,
+    pictures,
+)
 
 from tcnn.analysis.plots import style
 
@@ -37,7 +46,7 @@ def fill(page: str, results: Sequence[Result]) -> str:
     text = "\n".join(section(result) for result in results) or NONE
     page = MARK.sub(lambda found: found[1] + text + found[2], page)
     page = FOREST.sub(lambda found: found[1] + everything(compared(results)) + found[2], page)
-    return BUDGETS.sub(lambda found: found[1] + budgets(budget.points(by_name(results))) + found[2], page)
+    return BUDGETS.sub(lambda found: found[1] + budgets(budget_points(by_name(results))) + found[2], page)
 
 
 def by_name(results: Sequence[Result]) -> dict[str, Result]:
@@ -62,13 +71,13 @@ def _as_told(found: Interval) -> Result:
     return {"mean": found.mean, "interval": [found.low, found.high]}
 
 
-def budgets(points: Sequence[budget.Point]) -> str:
+def budgets(points: Sequence[BudgetPoint]) -> str:
     """What the T-CNN is above the CNN, by learning rate and budget."""
     lines = ["| learning rate | images | updates | seeds | clean | corrupted |", "|---|---|---|---|---|---|"]
     for point in points:
         cells = [point.rate, point.images, f"{point.updates:,.0f}", str(point.seeds)]
-        lines.append(_line([*cells, *(_points(point.gains[kind]) for kind in budget.KINDS)]))
-    return "\n".join(lines) + f"\n\n![Difference by budget](img/{budget.PICTURE}.png)\n"
+        lines.append(_line([*cells, *(_points(point.gains[kind]) for kind in KINDS)]))
+    return "\n".join(lines) + f"\n\n![Difference by budget](img/{BUDGET_PICTURE}.png)\n"
 
 
 def predictions(results: dict[str, Result]) -> str:
@@ -208,8 +217,8 @@ def main() -> None:
     images = ROOT / "docs" / "img"
     for result in results:
         draw(result, images)
-    drawn = budget.picture(budget.points(by_name(results)))
-    style.write(drawn, images / budget.PICTURE, ("png",), force=True)
+    drawn = budget_picture(budget_points(by_name(results)))
+    style.write(drawn, images / BUDGET_PICTURE, ("png",), force=True)
     style.write(forest.picture(compared(results)), images / forest.PICTURE, ("png",), force=True)
 
 

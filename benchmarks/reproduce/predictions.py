@@ -28,7 +28,7 @@ from tcnn.layers.backends.selection import use_backend
 from tcnn.models.running import errors
 
 sys.path.append(str(Path(__file__).parents[1]))
-from machine import hardware, versions
+from reporting import hardware, versions
 
 RESULTS = Path(__file__).parents[1] / "results" / "predictions.json"
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -38,7 +38,7 @@ from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.training.recipe.annealing import batch_norms, reestimate_batch_norm
 
 sys.path.append(str(Path(__file__).parents[1]))
-from machine import hardware, versions
+from reporting import hardware, versions
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "pruning.json"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tcnn.files import make_directory, replacing
 
 sys.path.append(str(Path(__file__).parents[1]))
-from machine import hardware, versions
+from reporting import hardware, versions
 
 Row = dict[str, Any]
 KINDS = ("clean", "corrupted")

@@ -1,4 +1,4 @@
-"""What measurements of the dashboard share: a server, Debian's Chromium, and what is written beside the numbers."""
+"""What measurements of the dashboard share: a server and jobs on it, Debian's Chromium, a file of numbers."""
 
 import json
 import os
@@ -7,15 +7,18 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import httpx
 from playwright.sync_api import Browser, Playwright
 
-from benchmarks.machine import processor
+from benchmarks.reporting import processor
 
 BROWSERS = ("chromium", "chromium-headless-shell")
 """The first that is there is used."""
@@ -37,6 +40,29 @@ def serving(home: Path, *arguments: str, **more: str) -> Iterator[str]:
     finally:
         server.terminate()
         server.wait()
+
+
+def submit(client: httpx.Client, asked: dict[str, Any], route: str = "/transform") -> str:
+    answer = client.post(route, json=asked)
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["id"])
+
+
+def wait(client: httpx.Client, job: str) -> None:
+    until(partial(ended, client, job))
+    now = client.get(f"/jobs/{job}").json()
+    assert now["status"] == "succeeded", now["error"]
+
+
+def ended(client: httpx.Client, job: str) -> bool:
+    return client.get(f"/jobs/{job}").json()["status"] in ("succeeded", "failed", "cancelled")
+
+
+def until(reached: Callable[[], bool], seconds: float = 7200) -> None:
+    deadline = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(1)
 
 
 def chromium(playwright: Playwright) -> Browser:

@@ -36,7 +36,7 @@ from typing import Any
 import httpx
 from PIL import Image
 
-from benchmarks.machine import processor
+from benchmarks.reporting import processor
 from benchmarks.service.clock import Clock, compiler
 from benchmarks.service.deployments import LEASE, Apart, Client, Deployment, commands, database, own_disk, parted
 from benchmarks.service.faults import THAWED, Faults

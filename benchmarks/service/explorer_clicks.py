@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 from playwright.sync_api import Page, sync_playwright
 
-from benchmarks.service.browser import chromium, keep, serving, spread
+from benchmarks.service.browser import chromium, keep, serving, spread, submit, wait
 
 RESULTS = Path(__file__).parents[1] / "results" / "explorer_clicks.json"
 SHOWN = "performance.getEntriesByName('tcnn: a place is shown').map(one => one.duration)"
@@ -25,12 +25,8 @@ SHOWN = "performance.getEntriesByName('tcnn: a place is shown').map(one => one.d
 
 def converted(client: httpx.Client, model: str) -> str:
     """A job that has converted the model."""
-    made = client.post("/transform", json={"model": model, "pretrained": False})
-    made.raise_for_status()
-    job = str(made.json()["id"])
-    while (now := client.get(f"/jobs/{job}").json())["status"] not in ("succeeded", "failed"):
-        time.sleep(1)
-    assert now["status"] == "succeeded", now["error"]
+    job = submit(client, {"model": model, "pretrained": False})
+    wait(client, job)
     return job
 
 

@@ -34,7 +34,7 @@ import aiohttp
 import httpx
 from aiohttp import ClientSession as Client
 
-from benchmarks.machine import processor
+from benchmarks.reporting import processor
 from benchmarks.service.chaos import RESULTS, TRAINING, archive
 from benchmarks.service.deployments import database, free_port
 

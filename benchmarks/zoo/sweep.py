@@ -31,7 +31,7 @@ from queue import Empty, Queue
 import timm
 from timm.models import model_entrypoint
 
-from benchmarks.machine import processor
+from benchmarks.reporting import processor
 from benchmarks.zoo.check import FAILED, NOT_RUN, Row, check, family_of
 from benchmarks.zoo.summary import summarise
 

@@ -20,8 +20,7 @@ from tcnn.training.preparing.converted import conversion_at
 from tcnn.training.preparing.settings import drop_path_for
 from tcnn.zoo.sources import create_source, create_structure
 
-from .resnet20 import ResNet20
-from .tiny_darknet import TinyDarknet
+from .published import ResNet20, TinyDarknet
 
 
 class SqueezeNet11(SqueezeNet):

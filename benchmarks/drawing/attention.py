@@ -1,10 +1,13 @@
-"""Draw how a vision transformer's attention begins, by initialisation: docs/img/initial-attention.png.
+"""Draw where heads look: as a vision transformer begins, by initialisation, or through a run, as an animation.
 
-    python -m benchmarks.drawing.initial_attention
+    python -m benchmarks.drawing.attention initial                        # docs/img/initial-attention.png
+    python -m benchmarks.drawing.attention centres runs/cordonnier_quadratic_tiny centres.gif
 
-The setting of Zheng, Li and Lucey (§5.2, Fig. 7 to 9): 16×16 patches of 2 pixels, six blocks of eight heads.
+The former has the setting of Zheng, Li and Lucey (§5.2, Fig. 7 to 9): 16×16 patches of 2 pixels, six blocks of eight
+heads; the latter is of an attentional network.
 """
 
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ from timm.models.vision_transformer import VisionTransformer
 
 import tcnn
 from tcnn.analysis.plots import style
+from tcnn.analysis.plots.centres import animate
+from tcnn.training.runs.rundir import RunDirectory
 from tcnn.vit.initialise import photograph_noise
 from tcnn.vit.model import attention_inputs, query_key_logits
 
@@ -37,7 +42,8 @@ def maps(kind: Any) -> list[torch.Tensor]:
     return [found[block] for block in BLOCKS]
 
 
-def main() -> None:
+def initial() -> None:
+    """The picture of the documentation."""
     made = Figure(figsize=(7.2, 7.6), layout="constrained")
     axes = made.subplots(len(ROWS), len(BLOCKS), squeeze=False)
     for row, (name, kind) in zip(axes, ROWS, strict=True):
@@ -51,6 +57,25 @@ def main() -> None:
         at.set_xlabel("key", fontsize=style.SMALL, color=style.INK)
     made.colorbar(drawn, ax=axes, shrink=0.4, label="attention weight")
     style.write(made, OUT, kinds=("png",), force=True)
+
+
+def centres(run: Path, out: Path) -> None:
+    """The animation of a run, a picture an epoch."""
+    print(animate(RunDirectory(run).rows("epoch"), out, force=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_subparsers(dest="what", required=True)
+    what.add_parser("initial", help="before training, by initialisation")
+    run = what.add_parser("centres", help="through a run")
+    run.add_argument("run", type=Path, help="the directory of a run: runs/cordonnier_quadratic_tiny")
+    run.add_argument("out", type=Path, help="a .gif file, which is replaced")
+    options = parser.parse_args()
+    if options.what == "initial":
+        initial()
+    else:
+        centres(options.run, options.out)
 
 
 if __name__ == "__main__":
