@@ -65,7 +65,7 @@ ROOMS = {
         tests("layers", "gpsa_formula", "gpsa_equivalence", "scope_layer"),
         (
             *tests("layers", "gpsa_torch_features", "folded", "fused", "gpsa_memory", "terms", "triton_attention"),
-            *tests("layers", "triton_operators", "position_kinds", "exposed", "dtensor"),
+            *tests("layers", "triton_operators", "position_kinds", "exposed", "two_processes"),
             *tests("layers", "hard", "citizenship", "scope_formula"),
             *tests("checkpoints", "load"),
         ),

@@ -1,9 +1,12 @@
-"""Inspections, metrics and evaluations as large and as oddly named as a test wants them."""
+"""Inspections, metrics and evaluations as large and as oddly named as a test wants them; and pages of HTML read
+back.
+"""
 
 import base64
 import io
 import math
 import random
+from html.parser import HTMLParser
 from typing import Any
 
 from data_pictures import picture
@@ -92,3 +95,42 @@ def evaluated(name: str, top1: float, size: int = 224, corruptions: tuple[str, .
             "corruptions": {each: {"top1": top1 - 0.03, "severities": worse} for each in corruptions},
         }
     )  # fmt: skip
+
+
+class Page(HTMLParser):
+    """The elements and the text of a page, and that every element is closed."""
+
+    VOID = frozenset({"meta", "img", "br", "link", "input", "hr"})
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.titles: list[str] = []
+        self.scripts: list[str] = []
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in self.VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open[-1:] not in (["style"], ["script"]):
+            self.text += data
+        if self._open[-1:] == ["script"]:
+            self.scripts.append(data)
+        if self._open[-1:] == ["h2"]:
+            self.titles.append(data)

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import made_up
@@ -13,6 +12,7 @@ import pytest
 import timm
 import tiny_runs
 from data_pictures import draw
+from made_up import Page
 
 import tcnn
 from tcnn.analysis.charts import bundle
@@ -21,46 +21,6 @@ from tcnn.analysis.reading.rundirs import metadata
 from tcnn.cli.main import main
 from tcnn.errors import OutputError, RequestError
 from tcnn.evaluation.corruptions import CORRUPTIONS
-
-
-class Page(HTMLParser):
-    """The elements and the text of a page, and that every element is closed."""
-
-    VOID = frozenset({"meta", "img", "br", "link", "input", "hr"})
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.text = ""
-        self.titles: list[str] = []
-        self.scripts: list[str] = []
-        self._open: list[str] = []
-        self.feed(html)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-        if tag not in self.VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self._open[-1:] not in (["style"], ["script"]):
-            self.text += data
-        if self._open[-1:] == ["script"]:
-            self.scripts.append(data)
-        if self._open[-1:] == ["h2"]:
-            self.titles.append(data)
-
 
 WITHOUT_IMAGES = ["What was converted", "Equivalence and drift", "Training", "Settings"]
 SECTIONS = ["What was converted", "Equivalence and drift", "Training", "Inside the layers", "Evaluation", "Settings"]

@@ -1,6 +1,11 @@
-"""Health, readiness, metrics; and what a request gets while the database is locked."""
+"""Health, readiness, metrics; what a request gets while the database is locked; and the page's modules as one
+script: what they import and export of each other stays what it is, and other forms are refused.
+"""
 
+import re
+import shutil
 import sqlite3
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +14,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
+from tcnn.analysis.charts import bundle
+from tcnn.analysis.charts.bundle import concatenate
 from tcnn.errors import RequestError
 from tcnn.version import __version__
 from tcnn_api.app import create_app
 from tcnn_api.deps import Service
+from tcnn_api.routes.operation import pages
 from tcnn_api.settings import load
 from tcnn_jobs.model.jobs import Kind, Status
 from tcnn_jobs.model.operation import WorkerInfo
@@ -155,3 +163,50 @@ def test_the_store_is_brought_up_to_date_at_the_start(tmp_path: Path) -> None:
         store.check()
         store.close()
     assert (tmp_path / "new").stat().st_mode & 0o077 == 0, "nobody else can read what tenants sent"
+
+
+MODULES = {
+    "app.js": 'import * as job from "./job/job.js";\nimport { NAME as called, shout } from "./parts.js";\n'
+    "globalThis.told = [job.show(), called, shout(called), [...job.count()]];\n",
+    "job/job.js": 'import { shout } from "../parts.js";\nexport { NAME } from "../parts.js";\n'
+    'const hidden = "a job";\nexport const show = () => shout(hidden);\nexport function* count() { yield 1; }\n'
+    'export const worker = () => new URL("../server/shared.js", import.meta.url);\n',
+    "parts.js": 'const hidden = "!";\nexport const NAME = "tcnn";\n'
+    "export function shout(text) { return text + hidden; }\n",
+}
+
+
+def test_names_meet_as_between_modules() -> None:
+    script = concatenate(MODULES, "app.js")
+    assert re.findall(r"^// (.*)$", script, re.MULTILINE) == ["parts.js", "job/job.js", "app.js"], "each once, in order"
+    assert 'new URL("./server/shared.js", import.meta.url)' in script, "beside the script, not beside the module"
+    if node := shutil.which("node"):
+        program = script + "console.log(JSON.stringify(globalThis.told));\n"
+        done = subprocess.run([node, "--input-type=module"], input=program, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == '["a job!","tcnn","tcnn!",[1]]'
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("export default 1;", "found 'export default 1;'"),
+        ("export let count = 0;", "found 'export let count = 0;'"),
+        ('import { a,\n  b } from "./parts.js";', "found 'import { a,'"),
+        ('import "./parts.js";', "found 'import \"./parts.js\";'"),
+        ("const here = import.meta.url;", "found 'const here = import.meta.url;'"),
+        ('import { a } from "./none.js";', "app.js → none.js: there is no such module"),
+        ('import { a } from "./job/job.js";', "app.js → job/job.js → app.js: a circle"),
+    ],
+)
+def test_what_is_not_known_is_refused(source: str, said: str) -> None:
+    modules = {**MODULES, "app.js": source, "job/job.js": 'import { b } from "../app.js";\nexport const a = b;\n'}
+    with pytest.raises(ValueError, match=re.escape(said)):
+        concatenate(modules, "app.js")
+
+
+def test_the_dashboard_and_reports_have_each_of_their_modules_once() -> None:
+    page = pages.assets()["app.js"].content.decode()
+    told = re.findall(r"^// ([\w/-]+\.js)$", page, re.MULTILINE)
+    alone = {"docs.js", "theme.js", *(f"server/{name}.js" for name in ("shared",))}
+    assert sorted(told) == sorted({name for name in pages.assets() if name.endswith(".js")} - alone)
+    assert re.findall(r"^// ([\w/-]+\.js)$", bundle.script(), re.MULTILINE)[-1] == "report.js"

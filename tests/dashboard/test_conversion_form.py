@@ -1,13 +1,20 @@
-"""Every option of a conversion has a field: it reaches the request, and stands there again when the job is edited."""
+"""Forms of jobs: every option of a conversion has a field, reaches the request, and stands there again when the job
+is edited; and a form tells what a job will take, before it is submitted.
+"""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
+import httpx
 import pytest
-from browsing import Open, sync_api
+from browsing import Open, inaccessible, sync_api
 from serving import Server, hosted
 from story import Story
+from tiny_runs import colours
 
 from tcnn.config import ConversionConfig
+from tcnn_jobs.client import Client
 
 expect = sync_api.expect
 FIELDS = {
@@ -32,14 +39,14 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 
 @pytest.fixture(scope="module")
-def server(story: Story) -> Iterator[Server]:
+def story_server(story: Story) -> Iterator[Server]:
     with hosted(story.house.home.root) as running:
         yield running
 
 
-def test_all_options_of_a_conversion(server: Server, story: Story, open_page: Open) -> None:
+def test_all_options_of_a_conversion(story_server: Server, story: Story, open_page: Open) -> None:
     """Nor is one without a field that `ConversionConfig` gains."""
-    page = open_page(f"{server.url}/#/transform")
+    page = open_page(f"{story_server.url}/#/transform")
     model = page.get_by_role("combobox", name="Model")
     model.fill("test_resnet")
     model.press("Escape")
@@ -66,18 +73,18 @@ def test_all_options_of_a_conversion(server: Server, story: Story, open_page: Op
     job = page.url.rpartition("/")[2]
     assert story.house.store.get(job).request == ASKED
 
-    page.goto(f"{server.url}/#/transform?from={job}")
+    page.goto(f"{story_server.url}/#/transform?from={job}")
     for label, value in (*CHOICES.values(), *FIELDS.values()):
         expect(page.get_by_label(label, exact=True)).to_have_value(value)
     expect(page.get_by_label("Without the padding")).to_be_checked()
 
 
 @pytest.mark.slow
-def test_a_list_that_is_dismissed_before_it_came_stays_away(server: Server, open_page: Open) -> None:
+def test_a_list_that_is_dismissed_before_it_came_stays_away(story_server: Server, open_page: Open) -> None:
     """Escape after the last letter: models that were asked for come late and would lie over the rest of the form."""
     page = open_page("about:blank")
     page.clock.install()
-    page.goto(f"{server.url}/#/transform")
+    page.goto(f"{story_server.url}/#/transform")
     model = page.get_by_role("combobox", name="Model")
     expect(model).to_be_visible()
     asked: list[str] = []
@@ -89,3 +96,32 @@ def test_a_list_that_is_dismissed_before_it_came_stays_away(server: Server, open
     page.wait_for_timeout(100)
     expect(page.locator("[role=option]")).to_have_count(0)
     assert not [url for url in asked if "models?" in url]
+
+
+@pytest.mark.slow
+def test_what_it_will_take(server: Server, open_page: Open, tmp_path: Path) -> None:
+    with Client(server.url) as client:
+        data = client.upload_dataset(colours(tmp_path / "photos"))["id"]
+    page = open_page(f"{server.url}/#/transform")
+    ahead = page.get_by_role("button", name="What will it take?")
+    expect(ahead).to_be_hidden()  # a conversion alone takes what the list of models tells
+    page.get_by_role("combobox", name="Model").fill("test_resnet")
+    page.get_by_role("combobox", name="Model").press("Escape")
+    page.get_by_label("Pretrained weights").uncheck()
+    page.get_by_label("Fine-tune it in the same job").check()
+    page.get_by_label("Data set", exact=True).select_option(data)
+    page.get_by_label("Batch size").fill("800")
+    ahead.click()
+    expect(page.locator("p.error:visible")).to_contain_text("a batch of 800 is larger than the 27 training images")
+    expect(page.get_by_label("Batch size")).to_be_focused()
+    page.get_by_label("Batch size").fill("8")
+    page.get_by_label("Image size").fill("64")
+    ahead.click()
+    card = page.get_by_role("status").filter(has_text="What it will take")
+    expect(card).to_contain_text("27 to train on, 3 held out")
+    expect(card).to_contain_text(re.compile(r"373\sk → \d+\sk"))
+    expect(card).to_contain_text("no job like it has run here yet")
+    assert inaccessible(page) == []
+    assert httpx.get(f"{server.url}/jobs").json()["data"] == []
+    page.get_by_label("Batch size").fill("9")
+    expect(card).to_be_hidden()  # it was about another job

@@ -1,4 +1,6 @@
-"""Where things stand on wide and narrow windows: fields in line, answers in whole rows, names in view. No worker."""
+"""Where things stand on wide and narrow windows: fields in line, answers in whole rows, names in view; and the page
+of the API's document: by eye and by axe, on a phone and in the dark, with an operation tried. No worker.
+"""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import LOOKS, Open, inaccessible, sync_api
+from browsing import ALL_LOOKS, LOOKS, Open, inaccessible, sync_api
 from serving import Server, hosted
 from story import SET, VERIFICATION, Story
 
@@ -178,3 +180,45 @@ def test_a_minute_has_sixty_seconds_and_an_hour_sixty_minutes(server: Server, op
             [0.4, 59.7, 119.6, 3599.6, 3600, 5399, 7185, 90000].map(duration))"""
     )
     assert said == ["0 s", "1 min 0 s", "2 min 0 s", "1 h 0 min", "1 h 0 min", "1 h 30 min", "2 h 0 min", "25 h 0 min"]
+
+
+def opened_document(url: str, open_page: Open, width: int, scheme: str, paths: str = "/") -> Any:
+    """The page of the paths that begin so, with an operation opened by the keyboard."""
+    page = open_page("about:blank", viewport={"width": width, "height": 860}, color_scheme=scheme)
+    page.route("**/openapi.json", lambda route: route.fulfill(json=_some(route.fetch().json(), paths)))
+    page.goto(f"{url}/docs")
+    page.locator("#operations-models-models_models_get").get_by_role("button").first.press("Enter")
+    expect(page).to_have_url(f"{url}/docs#/models/models_models_get")
+    expect(page.locator(".microlight").first).to_be_visible()
+    return page
+
+
+def _some(document: dict[str, Any], paths: str) -> dict[str, Any]:
+    return document | {"paths": {name: one for name, one in document["paths"].items() if name.startswith(paths)}}
+
+
+@pytest.mark.slow  # as long as ten pages of ours; that it is there, and whole, `tests/api/test_api_problems.py` has
+def test_an_operation_is_opened_with_the_keyboard(server: Server, open_page: Open) -> None:
+    page = opened_document(server.url, open_page, 1280, "light", "/models")  # all fifty take it ten seconds
+    expect(page.get_by_role("button", name="Try it out")).to_be_visible()
+
+
+@pytest.mark.slow
+def test_it_is_read_on_a_phone_in_the_dark(server: Server, open_page: Open) -> None:
+    page = opened_document(server.url, open_page, 390, "dark")
+    expect(page.locator("#docs")).to_have_css("filter", "invert(0.92) hue-rotate(180deg)")
+    assert inaccessible(page) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "scheme"), ALL_LOOKS)
+def test_an_operation_is_tried(server: Server, open_page: Open, width: int, scheme: str) -> None:
+    page = opened_document(server.url, open_page, width, scheme)
+    assert inaccessible(page) == []
+    page.get_by_role("button", name="Try it out").click()
+    page.get_by_role("button", name="Execute").click()
+    expect(page.locator(".live-responses-table").first).to_contain_text("200")
+    assert inaccessible(page) == []
+    page.get_by_role("button", name="Authorize").first.click()
+    expect(page.get_by_role("button", name="Close").first).to_be_visible()
+    assert inaccessible(page) == []

@@ -1,12 +1,10 @@
 """`evaluate` against a plain loop over the same images: counts are exact, and the model is left as it was."""
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import timm
 import torch
@@ -142,27 +140,6 @@ def test_only_the_subset_of_outputs_competes(lively: Callable[..., nn.Module], d
     assert found.loss == pytest.approx(float(cross_entropy(logits[:, outputs], targets)), rel=1e-5)
 
 
-def test_every_module_keeps_its_mode(model: nn.Module, data: ImageSet) -> None:
-    model.train()
-    model.layer2.eval()
-    before = {name: module.training for name, module in model.named_modules()}
-    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    evaluate(model, data, size=40)
-    with pytest.raises(RequestError):
-        evaluate(model, data, size=40, class_subset=[0])
-    assert {name: module.training for name, module in model.named_modules()} == before
-    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
-    model.eval()
-
-
-def test_training_goes_on_afterwards(model: nn.Module, data: ImageSet) -> None:
-    """Nothing made in inference mode stays behind in the model."""
-    evaluate(model, data, size=40)
-    model(torch.randn(2, 3, 40, 40)).sum().backward()
-    assert all(p.grad is not None for p in model.parameters())
-    model.zero_grad()
-
-
 def test_no_top5_among_four(root: Path, lively: Callable[..., nn.Module]) -> None:
     few = open_dataset(str(root), "val", class_names=CLASSES)
     few = few.subset((few.targets < 4).nonzero()[:, 0])
@@ -197,40 +174,6 @@ def test_nothing_can_be_read(tmp_path: Path, lively: Callable[..., nn.Module]) -
         (tmp_path / name / "x.jpg").write_text("no image")
     with pytest.raises(RequestError, match=r"none of the 2 can be read .*x\.jpg"):
         evaluate(lively(num_classes=2), open_dataset(str(tmp_path), "val"), size=32)
-
-
-class Sick(nn.Module):
-    """Right about every other image; the rest is not a number."""
-
-    def __init__(self, targets: Tensor) -> None:
-        super().__init__()
-        self.targets, self.place, self.pretrained_cfg = targets, 0, {"input_size": (3, 16, 16)}
-
-    def forward(self, images: Tensor) -> Tensor:
-        targets = self.targets[self.place : self.place + len(images)]
-        logits = nn.functional.one_hot(targets, 7).float()
-        logits[self.place % 2 :: 2] = float("nan")
-        self.place += len(images)
-        return logits
-
-
-def test_what_is_not_a_number_is_wrong(data: ImageSet) -> None:
-    found = evaluate(Sick(data.targets), data, batch_size=5)
-    assert found.right < 20
-    assert found.right == found.right5
-    assert np.isnan(found.loss)
-    assert json.loads(found.model_dump_json())["loss"] is None
-
-
-def test_low_precision(model: nn.Module, data: ImageSet) -> None:
-    exact, coarse = evaluate(model, data, size=40), evaluate(model, data, size=40, amp="bfloat16")
-    assert coarse.loss != exact.loss
-    assert coarse.loss == pytest.approx(exact.loss, rel=0.05)
-
-
-def test_grey_images(root: Path) -> None:
-    grey = timm.create_model("test_resnet", num_classes=7, in_chans=1)
-    assert evaluate(grey, open_dataset(str(root), "val", in_chans=1), size=32).images == 35
 
 
 @pytest.mark.parametrize(

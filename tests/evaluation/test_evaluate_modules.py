@@ -1,27 +1,94 @@
-"""`evaluate` of modules with weights in another dtype, without values, and of what is none."""
+"""`evaluate` of modules: left as they were, with weights in another dtype, in low precision, grey, whose answers are no
+numbers, without values; and of what is none."""
 
 import copy
+import json
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
 import pytest
+import timm
 import torch
 from data_pictures import draw_classes
-from torch import nn
+from torch import Tensor, nn
 
 from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.errors import RequestError
 from tcnn.evaluation.evaluate import evaluate
 from tcnn.evaluation.outcomes import outcomes
 
+CLASSES = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu")
+
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> ImageSet:
-    return open_dataset(str(draw_classes(tmp_path_factory.mktemp("pictures"), ("ant", "bee", "cat"), 4)), "val")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_classes(tmp_path_factory.mktemp("pictures"), CLASSES, 5)
+
+
+@pytest.fixture(scope="module")
+def data(root: Path) -> ImageSet:
+    return open_dataset(str(root), "val")
 
 
 @pytest.fixture(scope="module")
 def model(lively: Callable[..., nn.Module]) -> nn.Module:
-    return lively(num_classes=3)
+    return lively(num_classes=7)
+
+
+def test_every_module_keeps_its_mode(model: nn.Module, data: ImageSet) -> None:
+    model.train()
+    model.layer2.eval()
+    before = {name: module.training for name, module in model.named_modules()}
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    evaluate(model, data, size=40)
+    with pytest.raises(RequestError):
+        evaluate(model, data, size=40, class_subset=[0])
+    assert {name: module.training for name, module in model.named_modules()} == before
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    model.eval()
+
+
+def test_training_goes_on_afterwards(model: nn.Module, data: ImageSet) -> None:
+    """Nothing made in inference mode stays behind in the model."""
+    evaluate(model, data, size=40)
+    model(torch.randn(2, 3, 40, 40)).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+    model.zero_grad()
+
+
+class Sick(nn.Module):
+    """Right about every other image; the rest is not a number."""
+
+    def __init__(self, targets: Tensor) -> None:
+        super().__init__()
+        self.targets, self.place, self.pretrained_cfg = targets, 0, {"input_size": (3, 16, 16)}
+
+    def forward(self, images: Tensor) -> Tensor:
+        targets = self.targets[self.place : self.place + len(images)]
+        logits = nn.functional.one_hot(targets, 7).float()
+        logits[self.place % 2 :: 2] = float("nan")
+        self.place += len(images)
+        return logits
+
+
+def test_what_is_not_a_number_is_wrong(data: ImageSet) -> None:
+    found = evaluate(Sick(data.targets), data, batch_size=5)
+    assert found.right < 20
+    assert found.right == found.right5
+    assert np.isnan(found.loss)
+    assert json.loads(found.model_dump_json())["loss"] is None
+
+
+def test_low_precision(model: nn.Module, data: ImageSet) -> None:
+    exact, coarse = evaluate(model, data, size=40), evaluate(model, data, size=40, amp="bfloat16")
+    assert coarse.loss != exact.loss
+    assert coarse.loss == pytest.approx(exact.loss, rel=0.05)
+
+
+def test_grey_images(root: Path) -> None:
+    grey = timm.create_model("test_resnet", num_classes=7, in_chans=1)
+    assert evaluate(grey, open_dataset(str(root), "val", in_chans=1), size=32).images == 35
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

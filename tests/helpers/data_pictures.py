@@ -12,6 +12,7 @@ import numpy
 from PIL import Image
 
 if TYPE_CHECKING:
+    from tcnn.data.image_set import ImageSet
     from tcnn.data.transforms import Transform
 from collections.abc import Sequence
 
@@ -46,6 +47,19 @@ def draw_classes(root: Path, classes: Iterable[str], images: int = 3) -> Path:
         for number in range(images):
             draw(root / name / f"{number}.jpg", 100 * place + number)
     return root
+
+
+def as_tar(root: Path) -> str:
+    path = root.with_suffix(".tar")
+    with tarfile.open(path, "w") as archive:
+        archive.add(root, arcname=".")
+    return str(path)
+
+
+def classes_of(data: "ImageSet") -> dict[str, int]:
+    """How many images each class has."""
+    counts = data.targets.bincount(minlength=len(data.class_names)).tolist()
+    return dict(zip(data.class_names, counts, strict=True))
 
 
 def some_of_cifar10(root: Path, classes: int, images: int) -> Path:

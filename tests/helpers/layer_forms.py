@@ -57,6 +57,11 @@ FORMS: dict[str, Form] = {
     "fused hard": lambda: fused(1 / 46),
     "fused window": lambda: fused(0.7, content="window:3"),
 }
+EXPOSED: dict[str, Form] = {
+    "exposed": lambda: exposed(0.7),
+    "exposed window": lambda: exposed(0.7, content="window:3", content_heads=1),
+    "exposed, by content": lambda: exposed(0.7, position="relative-content"),
+}
 TRAINED = [name for name in FORMS if not name.startswith("fused")]
 
 

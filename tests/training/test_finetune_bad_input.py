@@ -1,4 +1,6 @@
-"""What cannot be done is one line with the right exit code, before anything is trained, made or removed."""
+"""What cannot be done is one line with the right exit code, before anything is trained, made or removed; so is a
+CUDA graph where none can be captured: what they compute is tested on a GPU, in tests/gpu.
+"""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +17,7 @@ from tcnn.errors import RequestError, TcnnError
 from tcnn.training.distributed import Processes
 from tcnn.training.preparing.inputs import training_loader
 from tcnn.training.preparing.prepare import prepare
+from tcnn.training.updates.cuda_graph import check_graph
 
 RUN = "out"
 
@@ -164,3 +167,30 @@ def test_mixup_needs_pairs_on_every_device(data: Path) -> None:
     with pytest.raises(RequestError, match="mixup needs an even number on each of 2 devices, found 6 over all of them"):
         training_loader(start, images, config, Processes(0, 2), torch.device("cpu"))
     assert training_loader(start, images, config, Processes(0, 3), torch.device("cpu")).share == 2
+
+
+def test_without_a_gpu_it_says_so_before_anything_is_written(tmp_path: Path) -> None:
+    config = tiny(cuda_graph=True)
+    with pytest.raises(RequestError, match=r"^cuda_graph: expected a GPU, found device cpu; leave it out$"):
+        tcnn.finetune(TwoConvs(), str(colours(tmp_path / "data")), config=config, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_several_processes_are_refused() -> None:
+    check_graph(torch.device("cuda"), 1)
+    with pytest.raises(RequestError, match=r"^cuda_graph: expected one process, found 2; leave it out$"):
+        check_graph(torch.device("cuda"), 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "other"),
+    [
+        ({"compile": True}, "compile"),
+        ({"amp": "float16"}, "amp=float16"),
+        ({"matching": 0.5, "anneal": "warmup"}, "matching"),
+    ],
+    ids=str,
+)
+def test_it_is_not_combined_with_what_it_cannot_hold(options: dict[str, object], other: str) -> None:
+    with pytest.raises(RequestError, match=f"cuda_graph: cannot be combined with {other}; choose one of them"):
+        tiny(cuda_graph=True, **options)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 from data_pictures import draw, plain_transform
 from PIL import Image
@@ -145,3 +146,10 @@ def test_without_a_validation_set_a_tenth_is_held_out_and_said(tmp_path: Path) -
     assert record["config"]["val_split"] == 0.1, "so that `tcnn evaluate` finds the same images, and --resume"
     again = run(seeded(TwoConvs), data, tmp_path / "run", val_split=None, epochs=1, resume=True)
     assert again.updates == result.updates
+
+
+@pytest.mark.slow
+def test_a_grey_model(tmp_path: Path) -> None:
+    source = timm.create_model("test_resnet", in_chans=1, num_classes=3)
+    result = run(source, colours(tmp_path / "colours", images=4), tmp_path / "run", epochs=1)
+    assert tcnn.load(result.best).pretrained_cfg["input_size"][0] == 1

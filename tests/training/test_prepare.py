@@ -268,13 +268,6 @@ def test_the_source_as_its_own_teacher(made: Path, kind: str) -> None:
         assert all(torch.equal(tensor, expected[name]) for name, tensor in teacher.state_dict().items())
 
 
-@pytest.mark.slow
-def test_a_grey_model(tmp_path: Path) -> None:
-    source = timm.create_model("test_resnet", in_chans=1, num_classes=3)
-    result = run(source, colours(tmp_path / "colours", images=4), tmp_path / "run", epochs=1)
-    assert tcnn.load(result.best).pretrained_cfg["input_size"][0] == 1
-
-
 def test_the_trainer_raises_tau_itself() -> None:
     """A model that would do so too is told to leave it, and the user that its option has no say."""
     source = timm.create_model("t_test_resnet", num_classes=3, anneal_steps=2)

@@ -1,10 +1,14 @@
-"""Back in the middle of a page, and what another window has deleted meanwhile. One server, no worker."""
+"""Windows of one browser: back in the middle of a page, what another window has deleted meanwhile, and how many
+event streams they have at the server, to which a browser opens six connections. No worker.
+"""
 
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
-from browsing import Open, inaccessible, sync_api
+from browsing import Open, inaccessible, sync_api, until
 from serving import Server, hosted
 from story import Story
 
@@ -92,3 +96,66 @@ def test_a_refusal_shows_how_the_job_stands_now(server: Server, story: Story, op
     expect(page.get_by_role("alert").first).to_contain_text("is queued")
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
     story.house.store.cancel(story.cancelled.id)
+
+
+MOST = 4
+"""Streams that the server allows: those that are left are counted by opening them."""
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    return Story(tmp_path_factory.mktemp("streams") / "home")
+
+
+@pytest.fixture(scope="module")
+def strict_server(watched: Story) -> Iterator[Server]:
+    with hosted(watched.house.home.root, max_streams=MOST) as running:
+        yield running
+
+
+def streams(strict_server: Server) -> int:
+    """How many others have: as many as the server refuses."""
+    with strict_server.client(None) as client, ExitStack() as opened:
+        for number in range(MOST + 1):
+            asked = client.stream("GET", "/jobs", headers={"Accept": "text/event-stream"})
+            if opened.enter_context(asked).status_code == 429:
+                return MOST - number
+    raise AssertionError(f"more than {MOST} streams are allowed")
+
+
+def windows(first: Any, strict_server: Server, *addresses: str) -> list[Any]:
+    made = [first, *(first.context.new_page() for _ in addresses[1:])]
+    for window, address in zip(made, addresses, strict=True):
+        window.goto(f"{strict_server.url}/#/{address}")
+    return made
+
+
+def test_windows_that_look_at_the_same_have_one_stream(strict_server: Server, watched: Story, open_page: Open) -> None:
+    assert streams(strict_server) == 0
+    first, second = windows(open_page("about:blank"), strict_server, "", "")
+    watched.tell(31)
+    for window in (first, second):
+        expect(window.get_by_role("progressbar")).to_have_js_property("value", 31)
+    assert streams(strict_server) == 1
+    first.close()  # which opened it
+    watched.tell(32)
+    expect(second.get_by_role("progressbar")).to_have_js_property("value", 32)
+    assert streams(strict_server) == 1
+    second.goto(f"{strict_server.url}/#/data")
+    until(second, lambda: streams(strict_server) == 0)  # nobody looks any more
+
+
+@pytest.mark.slow
+def test_windows_that_look_at_different_things_have_two(strict_server: Server, watched: Story, open_page: Open) -> None:
+    jobs = [f"jobs/{job}" for job in (watched.running.job, watched.queued.id)]
+    lists = ["?status=running", "?kind=finetune", "?kind=finetune&status=running"]
+    seen = windows(open_page("about:blank"), strict_server, *jobs, "", *lists, jobs[0], "")
+    alive = [seen[0], *seen[2:]]
+    for percent in (41, 42):
+        watched.tell(percent)
+        for window in alive:
+            expect(window.get_by_role("progressbar")).to_have_js_property("value", percent)
+        assert streams(strict_server) == 2
+    expect(seen[1].get_by_role("heading", level=1)).to_be_visible()
+    seen[7].goto(f"{strict_server.url}/#/runs")  # there is a connection for what else is asked for
+    expect(seen[7].get_by_role("table")).to_be_visible()
