@@ -13,7 +13,7 @@ from experiment import load
 from job import Job, place
 from networks.building import shaped
 from results import Results
-from tiny_experiment import TINY, call, images, right, rows, write
+from tiny_experiment import TINY, call, images, read, right, rows, summaries, write
 
 from tcnn.data.image_set import open_dataset
 from tcnn.evaluation.evaluate import evaluate
@@ -76,15 +76,14 @@ def test_arms_that_are_alike_do_not_differ_in_one_image(whole: Path) -> None:
     for seed in (0, 1):
         for kind in ("clean", "sizes", "corrupted"):
             assert bits[f"again/{seed}/{kind}"] == bits[f"cnn/{seed}/{kind}"]
-    summary = {entry["arm"]: entry for entry in json.loads((whole / "r.json").read_text())["summary"]}
-    gain = summary["again"]["against"]["cnn"]
+    gain = summaries(whole)["again"]["against"]["cnn"]
     assert gain["seeds"] == 2
     assert gain["clean"] == gain["corrupted"] == {"mean": 0, "interval": [0, 0], "level": 0.95}
 
 
 def test_differences_are_paired(whole: Path) -> None:
     """The mean of a difference is the difference of the means; an arm without seeds is compared with every seed."""
-    entries = {entry["arm"]: entry for entry in json.loads((whole / "r.json").read_text())["summary"]}
+    entries = summaries(whole)
     found = rows(whole)
     of = {arm: [row["top1"] for row in found if row["arm"] == arm] for arm in entries}
     gain = entries["t-cnn"]["against"]["cnn"]["clean"]
@@ -160,11 +159,11 @@ def test_nothing_is_begun_when_all_is_there(whole: Path, capsys: pytest.CaptureF
 
 def test_another_label_is_told_of_the_rows_that_are_there(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path / "copy")
-    before = json.loads((whole / "r.json").read_text())
+    before = read(whole)
     named = {name: arm | {"label": "As it was"} if name == "cnn" else arm for name, arm in TINY["arms"].items()}
     file = write(tmp_path / "copy" / "tiny.yaml", arms=named, seeds=TINY["seeds"])
     assert call(file, whole / "no data", tmp_path / "copy") == 0
-    after = json.loads((tmp_path / "copy" / "r.json").read_text())
+    after = read(tmp_path / "copy")
     assert [entry["label"] for entry in after["summary"] if entry["arm"] == "cnn"] == ["As it was"]
     assert after["rows"] == before["rows"] and (after["hardware"], after["versions"]) == (
         before["hardware"], before["versions"],
@@ -198,14 +197,14 @@ def test_rows_of_another_measurement_are_no_part_of_a_summary(whole: Path, data:
         shutil.copy(whole / name, tmp_path / name)
     fewer = write(tmp_path / "toy.yaml", corrupted={"images": 4, "corruptions": ["fog"], "severities": [1]})
     assert call(fewer, data, tmp_path, "--arms", "cnn", "--seeds", "0") == 0
-    found = json.loads((tmp_path / "r.json").read_text())
+    found = read(tmp_path)
     assert [(row["arm"], row["seed"]) for row in found["rows"]] == [("cnn", 0)]
 
 
 def test_equal_time_gives_the_epochs_that_fit(whole: Path, data: Path, tmp_path: Path) -> None:
     """By the times that stand in the results: here the T-CNN is told to have taken three times as long."""
     shutil.copytree(whole, tmp_path / "copy")
-    content = json.loads((tmp_path / "copy" / "r.json").read_text())
+    content = read(tmp_path / "copy")
     for row in content["rows"]:
         row["train_seconds"] = {"t-cnn": 9.0, "cnn": 3.0}.get(row["arm"], 1.0)
     (tmp_path / "copy" / "r.json").write_text(json.dumps(content))
@@ -215,8 +214,7 @@ def test_equal_time_gives_the_epochs_that_fit(whole: Path, data: Path, tmp_path:
     row = next(row for row in rows(tmp_path / "copy") if row["arm"] == "long")
     assert (row["seed"], row["updates"], row["settings"]["epochs"]) == (1, 30, 6)
     assert row["settings"]["warmup_epochs"] == 1.5 and row["settings"]["convert"] is False
-    told = json.loads((tmp_path / "copy" / "r.json").read_text())["summary"]
-    assert list(next(entry for entry in told if entry["arm"] == "long")["against"]) == ["cnn", "start", "t-cnn"]
+    assert list(summaries(tmp_path / "copy")["long"]["against"]) == ["cnn", "start", "t-cnn"]
 
 
 def test_a_cnn_of_another_geometry_is_measured_as_it_was_trained(data: Path, tmp_path: Path) -> None:

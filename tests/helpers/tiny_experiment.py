@@ -56,13 +56,23 @@ def call(file: Path, data: Path, out: Path, *more: str) -> int:
     )
 
 
+def read(out: Path) -> dict[str, Any]:
+    """All that was written."""
+    found: dict[str, Any] = json.loads((out / "r.json").read_text())
+    return found
+
+
+def summaries(out: Path) -> dict[str, dict[str, Any]]:
+    """What is told of each arm."""
+    return {entry["arm"]: entry for entry in read(out)["summary"]}
+
+
 def rows(out: Path) -> list[dict[str, Any]]:
     """What was found, without what depends on the clock."""
     clock = ("train_seconds", "images_per_second")
     if not (out / "r.json").is_file():
         return []
-    found = json.loads((out / "r.json").read_text())["rows"]
-    return [{key: value for key, value in row.items() if key not in clock} for row in found]
+    return [{key: value for key, value in row.items() if key not in clock} for row in read(out)["rows"]]
 
 
 def right(out: Path) -> dict[str, list[int]]:
