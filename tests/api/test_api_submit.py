@@ -8,6 +8,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from tcnn_api.deps import Service
+from tcnn_api.errors import Refused
+from tcnn_api.settings import ApiSettings
+from tcnn_api.submission.body import Submission, read
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.model.requests import KINDS
 
@@ -201,3 +204,42 @@ def test_a_replay_is_answered_even_if_the_request_would_be_refused_by_now(
     service.store.remove_upload(data, "alice")
     assert alice.post("/finetune", json=body).status_code == 422
     assert alice.post("/finetune", json=body, headers=headers).json()["id"] == first.json()["id"]
+
+
+def asked(kind: str, **body: Any) -> Submission:
+    """Read without a server."""
+    return read(KINDS[kind](**body), ApiSettings(webhook_hosts=("hooks.example.org",), max_loader_workers=4))
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "field"),
+    [
+        ("transform", {"webhook": "https://evil.example/"}, "webhook"),
+        ("transform", {"model": "a\0"}, "model"),
+        ("transform", {"finetune": {"dataset": "x", "preset": "slow"}}, "finetune.preset"),
+        ("transform", {"finetune": {"dataset": "x", "config": {"convert": False}}}, "finetune.config.convert"),
+        ("finetune", {"config": {"convert": False}}, None),
+        ("finetune", {"config": {"workers": 5}}, "config.workers"),
+        ("finetune", {"config": {"a": [{"b\0": 1}]}}, r"'config.a.0.b\x00'"),
+        ("finetune", {"num_workers": 3, "config": {"batch_size": 4}}, "num_workers"),
+        ("evaluate", {"config": {"device": "abacus"}}, "config.device"),
+        ("evaluate", {"config": {"limit": 0}}, "config.limit"),
+    ],
+)
+def test_what_a_body_says_by_itself_asks_nobody(kind: str, body: Any, field: str | None) -> None:
+    given = {"model": "resnet18"} | ({} if kind == "transform" else {"dataset": "x"}) | body
+    if field is None:
+        assert asked(kind, **given).finetuning is not None
+        return
+    with pytest.raises(Refused) as caught:
+        asked(kind, **given)
+    assert caught.value.field == field
+
+
+def test_a_checkpoint_is_converted_already() -> None:
+    """Settings of a conversion would have no effect on it; a preset's own are for CNNs and T-CNNs alike."""
+    given = {"checkpoint": "ckpt_1", "dataset": "x"}
+    assert asked("finetune", **given, preset="quick").finetuning is not None
+    with pytest.raises(Refused, match="T-CNN already") as caught:
+        asked("finetune", **given, config={"conversion": {"stride": "remove"}})
+    assert caught.value.field == "config.conversion"

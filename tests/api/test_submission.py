@@ -1,16 +1,117 @@
-"""A submission is read and checked without a server: one fault each, and the field that is to change."""
+"""A submission without a server: what it names is looked up once, and kept as it was found; it is checked, one fault
+each, and the field that is to change.
+"""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from submissions import CNN, dataset, job, submission
 
+from tcnn.errors import RequestError
+from tcnn.zoo import catalogue
 from tcnn.zoo.catalogue import Entry
 from tcnn_api.errors import Refused
-from tcnn_api.submission.body import Submission
+from tcnn_api.settings import ApiSettings
+from tcnn_api.submission.body import Submission, read
 from tcnn_api.submission.check import check
-from tcnn_api.submission.resolve import Dataset, Resolved
-from tcnn_jobs.model.jobs import Kind, Status
+from tcnn_api.submission.resolve import Dataset, Lookup, Resolved, keep, resolve
+from tcnn_jobs.errors import JobNotFound, UploadNotFound
+from tcnn_jobs.model.jobs import Artifact, Job, Kind, Result, Status, Upload
+from tcnn_jobs.model.operation import Statistics, WorkerInfo
+from tcnn_jobs.model.requests import KINDS
+
+SETTINGS = ApiSettings(webhook_hosts=("hooks.example.org",), hub_names=("hfds/timm/*",), max_loader_workers=4)
+
+
+CNN = catalogue.entries()["resnet18"]
+
+
+CHECKPOINT = Artifact(name="converted.safetensors", path="job_1/1/converted.safetensors", size=1, sha256="0" * 64)
+
+
+def submission(kind: str, **body: Any) -> Submission:
+    return read(KINDS[kind](**body), SETTINGS)
+
+
+def job(status: Status = Status.SUCCEEDED, checkpoint: Artifact | None = CHECKPOINT) -> Job:
+    return Job(
+        id="job_1", number=1, owner="alice", kind=Kind.TRANSFORM, status=status, request={}, created_at=0, not_before=0,
+        result=Result(checkpoint=checkpoint),
+    )  # fmt: skip
+
+
+def dataset(images: int = 0, classes: tuple[str, ...] = (), **splits: int) -> Dataset:
+    details = {"images": images or sum(splits.values()), "splits": splits, "classes": list(classes)}
+    upload = Upload(id="ds_1", owner="alice", kind="dataset", name="pets.zip", path="ds_1", size=1, sha256="0" * 64,
+                    details=details)  # fmt: skip
+    return Dataset("ds_1", upload)
+
+
+class Store:
+    """What a lookup asks of the store, and how often."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def get(self, name: str, tenant: str) -> Job:
+        self.asked.append(name)
+        if (name, tenant) != ("job_1", "alice"):
+            raise JobNotFound(name)
+        return job()
+
+    def upload(self, name: str, kind: str, tenant: str) -> Upload:
+        self.asked.append(name)
+        found = dataset(train=99, val=9).upload
+        if found is None or tenant != "alice" or not name.startswith({"dataset": "ds_", "checkpoint": "ckpt_"}[kind]):
+            raise UploadNotFound(name)
+        return found
+
+    def statistics(self) -> Statistics:
+        self.asked.append("statistics")
+        return Statistics(workers=(WorkerInfo(name="w", host="here", slots=2, version="0"),))
+
+
+def test_every_name_is_looked_up_once_and_kept_as_it_was_found(tmp_path: Path) -> None:
+    (tmp_path / "pets").mkdir()
+    settings = ApiSettings(dataset_roots=(tmp_path,), database="sqlite:///x")
+    store = Store()
+    lookup = Lookup(settings, store, "alice")  # type: ignore[arg-type]
+    body = {
+        "job": "job_1", "dataset": "pets/.", "against": [{"checkpoint": "ckpt_1"}, {"model": "resnet18"}],
+        "config": {"split": "val"},
+    }  # fmt: skip
+    asked = submission("evaluate", **body)
+    found = resolve(asked, lookup)
+    assert (list(found.jobs), list(found.checkpoints)) == (["job"], ["against.0.checkpoint"])
+    assert found.models == {"against.1.model": CNN}
+    assert store.asked == ["job_1", "ckpt_1"]
+    check(asked, found)
+    assert keep(asked.request, found) == body | {"dataset": str(tmp_path / "pets")}
+    store.asked.clear()
+    training = {"dataset": "ds_1", "val": "pets", "num_workers": 2, "config": {"teacher": "resnet50"}}
+    asked = submission("transform", model="resnet18", finetune=training)
+    found = resolve(asked, lookup)
+    assert store.asked == ["ds_1", "statistics"]
+    assert (list(found.models), found.slots) == (["model", "finetune.config.teacher"], 2)
+    kept = keep(asked.request, found)
+    assert kept == {"model": "resnet18", "finetune": training | {"val": str(tmp_path / "pets")}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "field"),
+    [
+        ("evaluate", {"job": "job_2"}, "job"),
+        ("evaluate", {"model": "resnet18", "against": [{"checkpoint": "ds_1"}]}, "against.0.checkpoint"),
+        ("finetune", {"model": "resnet51"}, "model"),
+        ("finetune", {"model": "resnet18", "dataset": "ckpt_1"}, "dataset"),
+        ("finetune", {"model": "resnet18", "val": "hfds/stranger/x"}, "val"),
+    ],
+)
+def test_a_name_that_is_none(kind: str, body: Any, field: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        resolve(submission(kind, **{"dataset": "ds_1"} | body), Lookup(SETTINGS, Store(), "alice"))  # type: ignore[arg-type]
+    assert isinstance(caught.value, Refused)
+    assert caught.value.field == field
 
 
 def entry(**changed: Any) -> Entry:
@@ -191,37 +292,3 @@ def test_as_many_processes_as_the_largest_worker_has_slots() -> None:
         check(asked, Resolved(datasets={"dataset": Dataset("x")}, slots=slots))
     field, message = refused(asked, Resolved(datasets={"dataset": Dataset("x")}, slots=3))
     assert (field, "at most 3" in message) == ("num_workers", True)
-
-
-@pytest.mark.parametrize(
-    ("kind", "body", "field"),
-    [
-        ("transform", {"webhook": "https://evil.example/"}, "webhook"),
-        ("transform", {"model": "a\0"}, "model"),
-        ("transform", {"finetune": {"dataset": "x", "preset": "slow"}}, "finetune.preset"),
-        ("transform", {"finetune": {"dataset": "x", "config": {"convert": False}}}, "finetune.config.convert"),
-        ("finetune", {"config": {"convert": False}}, None),
-        ("finetune", {"config": {"workers": 5}}, "config.workers"),
-        ("finetune", {"config": {"a": [{"b\0": 1}]}}, r"'config.a.0.b\x00'"),
-        ("finetune", {"num_workers": 3, "config": {"batch_size": 4}}, "num_workers"),
-        ("evaluate", {"config": {"device": "abacus"}}, "config.device"),
-        ("evaluate", {"config": {"limit": 0}}, "config.limit"),
-    ],
-)
-def test_what_a_body_says_by_itself_asks_nobody(kind: str, body: Any, field: str | None) -> None:
-    given = {"model": "resnet18"} | ({} if kind == "transform" else {"dataset": "x"}) | body
-    if field is None:
-        assert submission(kind, **given).finetuning is not None
-        return
-    with pytest.raises(Refused) as caught:
-        submission(kind, **given)
-    assert caught.value.field == field
-
-
-def test_a_checkpoint_is_converted_already() -> None:
-    """Settings of a conversion would have no effect on it; a preset's own are for CNNs and T-CNNs alike."""
-    given = {"checkpoint": "ckpt_1", "dataset": "x"}
-    assert submission("finetune", **given, preset="quick").finetuning is not None
-    with pytest.raises(Refused, match="T-CNN already") as caught:
-        submission("finetune", **given, config={"conversion": {"stride": "remove"}})
-    assert caught.value.field == "config.conversion"
