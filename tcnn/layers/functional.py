@@ -5,6 +5,7 @@ d head width, G groups.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from tcnn.layers.backends import (
     chunks,
     convolution,
     dense,
+    materialised,
     reference,
     scoped,
     selection,
@@ -27,10 +29,12 @@ from tcnn.layers.backends.reference import AttentionInputs
 from tcnn.layers.backends.selection import Backend
 from tcnn.layers.terms import attention, kinds, positions
 from tcnn.layers.terms.eager import is_eager
-from tcnn.layers.terms.parameters import Parameters, require_matrix
+from tcnn.layers.terms.isotropic import Isotropic
+from tcnn.layers.terms.parameters import Parameters, require, require_matrix
 from tcnn.layers.terms.positions import Factors, Geometry, Pair
 from tcnn.layers.terms.scopes import GLOBAL, Scope
 from tcnn.layers.triton import attention as triton_attention
+from tcnn.layers.triton import positions as triton_positions
 
 Positional = Callable[[Tensor], tuple[Factors, Tensor | None]]
 """Looks up cached positional attention for an input: the factors, and `dense.gated_positional` of them or None."""
@@ -125,9 +129,33 @@ def attend(
         tokens = reference.attend(inputs)
     elif not is_global(scope, x, geometry):
         tokens = scoped.attend(inputs)
+    elif backend == "auto" and materialised.supported(inputs):
+        tokens = _attend_materialised(inputs, gated)
     else:
         tokens = _attend_global(dense.compute_heads(inputs, gated), parameters, backend)
     return to_map(tokens, positions.output_size(size, geometry))
+
+
+def _attend_materialised(inputs: AttentionInputs, gated: Tensor | None) -> Tensor:
+    """The output tokens (B, M, C_out) of attention over whole maps, on a GPU: maps in memory, or whatever is faster."""
+    if torch.compiler.is_compiling():
+        return materialised.attend(inputs)
+    p = inputs.parameters
+    names = [name for name in materialised.TENSORS if getattr(p, name) is not None]
+    tensors: list[Any] = [inputs.x, *inputs.factors, *(getattr(p, name) for name in names)]
+
+    def of(given: Sequence[Tensor]) -> AttentionInputs:
+        x, rows, columns, *rest = given
+        replaced = p._replace(**dict(zip(names, rest, strict=True)))
+        return inputs._replace(x=x, factors=(rows, columns), parameters=replaced)
+
+    def in_chunks(*given: Tensor) -> Tensor:
+        prepared = gated if given[1] is tensors[1] else None  # it is of these factors and of no others
+        found = of(given)
+        return _attend_global(dense.compute_heads(found, prepared), found.parameters, "auto")
+
+    implementations = {"in chunks": in_chunks, "materialised": lambda *given: materialised.attend(of(given))}
+    return implementations[autotune.fastest(implementations, tensors)](*tensors)
 
 
 def _attend_global(heads: Heads, parameters: Parameters, backend: Backend) -> Tensor:
@@ -141,7 +169,8 @@ def _attend_global(heads: Heads, parameters: Parameters, backend: Backend) -> Te
     implementation = chunked.attend if parameters.gating_param is not None else chunked_content.attend
 
     def in_chunks(*tensors: Tensor) -> Tensor:
-        return implementation(heads.with_tensors(*tensors), parameters, plan)
+        given = heads.with_tensors(*tensors)
+        return implementation(given if given.rows is heads.rows else given._replace(gated=None), parameters, plan)
 
     def by_kernel(*tensors: Tensor) -> Tensor:
         query, key, value, rows, columns, gate = tensors
@@ -173,6 +202,10 @@ def positional_factors(parameters: Parameters, size: Pair, geometry: Geometry, x
     Zeros for content heads. Where positions depend on content, x (B, C_in, h, w) is the unpadded map.
     """
     p = parameters
+    if isinstance(p.position, Isotropic):
+        temperature = require(p.position_temperature)
+        if triton_positions.supported(p.position, temperature, size):
+            return triton_positions.factors(p.position, temperature, triton_positions.Where(size, geometry, p.heads))
     if p.position is None:
         counts = positions.output_size(size, geometry)
         nothing = p.gate.new_zeros(())

@@ -130,13 +130,19 @@ def _difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     return worst
 
 
+def _drawn(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """Random numbers in its place, of a matrix small enough that logits made by it are of order 1."""
+    reach = tensor.shape[-1] ** -0.5 if tensor.dim() == 2 else 1.0
+    return torch.empty_like(tensor).uniform_(-reach, reach, generator=generator)
+
+
 def _random_run(implementation: Implementation, inputs: Sequence[Tensor]) -> Callable[[], Sequence[Tensor]]:
     """A function that runs an implementation on random inputs: forward, and backward if an input needs gradients.
 
     It returns the output and those gradients.
     """
     generator = torch.Generator(inputs[0].device).manual_seed(0)
-    drawn = [torch.empty_like(tensor).uniform_(generator=generator) for tensor in inputs]
+    drawn = [_drawn(tensor, generator) for tensor in inputs]
     leaves = [ours for ours, theirs in zip(drawn, inputs, strict=True) if theirs.requires_grad]
     for tensor in leaves:
         tensor.requires_grad_()

@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal
 
+import torch
+
 from tcnn.errors import RequestError
 
 Backend = Literal["auto", "reference", "dense", "fused"]
@@ -26,14 +28,16 @@ BACKENDS: tuple[Backend, ...] = ("auto", "reference", "dense", "fused")
 
 _forced: ContextVar[Backend | None] = ContextVar("backend", default=None)
 _forcing: list[Backend] = []
-"""What contexts of any thread force. While it is empty, a compiler need not read the context variable, which before
-torch 2.12 it could not."""
+"""What contexts of any thread force, the last one last: what a compiler reads, which before torch 2.12 could not read a
+context variable."""
 _changing = threading.Lock()
 
 
 def backend() -> Backend:
     """The selected backend; raises `RequestError` if `TCNN_ATTENTION` names an unknown one."""
-    return (_forced.get() if _forcing else None) or _from_environment()
+    if not _forcing:
+        return _from_environment()
+    return (_forcing[-1] if torch.compiler.is_compiling() else _forced.get()) or _from_environment()
 
 
 @contextmanager

@@ -30,10 +30,12 @@ def fake_as_real() -> Iterator[None]:
 
 def runs_eagerly(*tensors: Tensor | None) -> bool:
     """`is_eager`, or in `fake_as_real` the same of fake tensors, whose values cannot be read."""
+    if is_transformed():  # a compiler could not read the variable below, before torch 2.12
+        return False
     if is_eager(*tensors):
         return True
     kinds = (Tensor, nn.Parameter, FakeTensor)
-    return _as_real.get() and not is_transformed() and all(isinstance(t, kinds) for t in tensors if t is not None)
+    return _as_real.get() and all(isinstance(t, kinds) for t in tensors if t is not None)
 
 
 def is_eager(*tensors: Tensor | None) -> bool:

@@ -70,12 +70,12 @@ def supported(query: Tensor, value: Tensor) -> bool:
         and query.shape[1] * query.shape[2] * value.shape[1] * value.shape[2] > 0
         and query.shape[1] * query.shape[2] * value.shape[2] < MAX_OUTPUT_ELEMENTS
     )
-    return fits and _plain_autograd()
+    return fits and plain_autograd()
 
 
 def available(query: Tensor, value: Tensor) -> bool:
     """Whether kernels run where these tensors are, and know their dtypes."""
-    return _runs_on(query.device) and query.dtype in DTYPES and _compute_dtype(value) in DTYPES
+    return runs_on(query.device) and query.dtype in DTYPES and _compute_dtype(value) in DTYPES
 
 
 def _compute_dtype(value: Tensor) -> torch.dtype:
@@ -84,7 +84,7 @@ def _compute_dtype(value: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if mixed else found
 
 
-def _plain_autograd() -> bool:
+def plain_autograd() -> bool:
     """Whether only values and first derivatives are asked for."""
     if torch.compiler.is_compiling():
         return not torch.compiler.is_exporting()
@@ -92,14 +92,15 @@ def _plain_autograd() -> bool:
     return not transformed and not torch.jit.is_tracing()  # type: ignore[attr-defined]
 
 
-def _runs_on(device: torch.device) -> bool:
+def runs_on(device: torch.device) -> bool:
     if not INSTALLED:
         return False
     if device.type != "cuda":
         return device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
-    return (
-        torch.version.hip is None and torch.cuda.is_available() and torch.cuda.get_device_capability(device) >= (8, 0)
-    )
+    if torch.version.hip is not None or not torch.cuda.is_available():
+        return False
+    found = torch.cuda.get_device_properties(device)  # what compilers can read
+    return (found.major, found.minor) >= (8, 0)
 
 
 @torch.library.custom_op("tcnn::gated_attention", mutates_args=())
