@@ -151,8 +151,10 @@ def _attend_materialised(inputs: AttentionInputs, gated: Tensor | None) -> Tenso
 
     def in_chunks(*given: Tensor) -> Tensor:
         prepared = gated if given[1] is tensors[1] else None  # it is of these factors and of no others
-        found = of(given)
-        return _attend_global(dense.compute_heads(found, prepared), found.parameters, "auto")
+        heads, found = dense.compute_heads(of(given), prepared), of(given).parameters
+        if not chunked.supported(heads, found):
+            return dense.attend(heads, found)
+        return chunked.attend(heads, found, chunks.plan_for(heads))
 
     implementations = {"in chunks": in_chunks, "materialised": lambda *given: materialised.attend(of(given))}
     return implementations[autotune.fastest(implementations, tensors)](*tensors)

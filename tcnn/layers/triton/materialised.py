@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from tcnn.layers.terms.dtypes import without_autocast
 from tcnn.layers.terms.eager import is_eager
 from tcnn.layers.triton.attention import DTYPES, current_device, plain_autograd, runs_on
-from tcnn.layers.triton.tiles import Size, count, power_of_two, rectangle, width
+from tcnn.layers.triton.tiles import Size, power_of_two, width
 
 HALF = (torch.float16, torch.bfloat16)
 MAX_HEAD_DIM = 256
@@ -175,10 +175,9 @@ def _of_one_dtype(inputs: Inputs) -> Inputs:
 
 def _forward(inputs: Inputs, sizes: Sizes) -> tuple[Tensor, Kept]:
     tokens, images = inputs.tokens, len(inputs.tokens)
-    empty = tokens.new_empty(0)
     if inputs.asking is None:
         stacked = inputs.query if inputs.key is None else torch.cat((inputs.query, inputs.key))
-        queries, keys = F.linear(tokens, stacked), empty
+        queries, keys = F.linear(tokens, stacked), tokens.new_empty(0)
     else:
         assert inputs.key is not None  # noqa: S101 - it is stacked only where queries are keys
         queries, keys = F.linear(inputs.asking, inputs.query), F.linear(tokens, inputs.key)
@@ -186,7 +185,7 @@ def _forward(inputs: Inputs, sizes: Sizes) -> tuple[Tensor, Kept]:
     maps, lse = _maps(queries, keys, inputs, sizes)
     mixed = torch.bmm(maps[:, :, : prod(sizes.key)], values)
     out = F.linear(mixed.view(images * prod(sizes.query), -1), inputs.proj, inputs.bias)
-    kept = Kept(queries, keys, empty if inputs.value is None else values, maps, mixed, lse)
+    kept = Kept(queries, keys, tokens.new_empty(0) if inputs.value is None else values, maps, mixed, lse)
     return out.view(images, prod(sizes.query), -1), kept
 
 
@@ -199,20 +198,26 @@ def _split(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _maps(queries: Tensor, keys: Tensor, inputs: Inputs, sizes: Sizes) -> tuple[Tensor, Tensor]:
+    """Attention maps (B, M·K, R') and lse (B, K, M)."""
     from tcnn.layers.triton import materialised_kernels as kernels
 
     query, key = _split(queries, keys)
-    images, wide = len(query), query.shape[2] // sizes.heads
-    maps = query.new_empty(images, prod(sizes.query) * sizes.heads, sizes.pitch)
-    lse = query.new_empty(images, sizes.heads, prod(sizes.query), dtype=torch.float32)
+    images, asked, wide = len(query), prod(sizes.query), query.shape[2] // sizes.heads
+    table = query.new_empty(asked, sizes.heads, sizes.pitch, dtype=torch.float32)
+    maps = query.new_empty(images, asked * sizes.heads, sizes.pitch)
+    lse = query.new_empty(images, sizes.heads, asked, dtype=torch.float32)
     tiles = _tiles("forward", sizes, wide, query.element_size())
-    programs = images * sizes.heads * prod(count(sizes.query, tiles.query))
     with current_device(query.device):
-        kernels.forward[(programs,)](
-            query, key, inputs.rows, inputs.columns, inputs.gating, inputs.temperature, maps, lse,
-            *_strides(query, wide), *_strides(key, wide), sizes.heads, len(inputs.gating), wide, *sizes.query,
-            *sizes.key, *sizes.padded, *sizes.origin, sizes.pitch, float(sizes.sinks), sizes.scale,
-            WHOLE=tiles.whole, **tiles.constants,
+        kernels.positional[(asked * sizes.heads,)](
+            inputs.rows, inputs.columns, inputs.gating, inputs.temperature, table, sizes.heads, len(inputs.gating),
+            sizes.query[1], *sizes.key, sizes.query[0], *sizes.padded, *sizes.origin, sizes.pitch,
+            BLOCK=min(1024, power_of_two(sizes.pitch)), num_warps=1,
+        )  # fmt: skip
+        kernels.forward[(images * sizes.heads * -(-asked // tiles.queries),)](
+            query, key, table, inputs.gating, inputs.temperature, maps, lse,
+            *_strides(query, wide), *_strides(key, wide), images, sizes.heads, len(inputs.gating), asked,
+            prod(sizes.key), sizes.pitch, float(sizes.sinks), sizes.scale,
+            WHOLE=tiles.whole, **tiles.constants(wide, query.element_size()),
         )  # fmt: skip
     return maps, lse
 
@@ -275,21 +280,20 @@ def _gradients(
     images, wide = len(query), query.shape[2] // sizes.heads
     tiles = _tiles("backward_keys", sizes, wide, query.element_size())
     few = tiles if tiles.whole else _tiles("backward_queries", sizes, wide, query.element_size())
-    blocks = 1 if tiles.whole else prod(count(sizes.query, few.query))
+    blocks = 1 if tiles.whole else -(-prod(sizes.query) // few.queries)
     expected, sums = torch.empty_like(kept.lse), kept.lse.new_empty(images, sizes.heads, blocks)
     given = query, key, inputs.gating, inputs.temperature, grad_maps, kept.lse, expected, sums
     strides = *_strides(query, wide), *_strides(key, wide)
-    rest = (
-        sizes.heads, len(inputs.gating), wide, *sizes.query, *sizes.key, sizes.pitch, sizes.scale,
-    )  # fmt: skip
+    rest = sizes.heads, len(inputs.gating), prod(sizes.query), prod(sizes.key), sizes.pitch, sizes.scale
     with current_device(query.device):
         if not tiles.whole:
             kernels.backward_queries[(images * sizes.heads * blocks,)](
-                *given, of_query, *strides, *of_query.stride()[:2], *rest, **few.constants
-            )
-        kernels.backward_keys[(images * sizes.heads * prod(count(sizes.key, tiles.key)),)](
+                *given, of_query, *strides, *of_query.stride()[:2], *rest,
+                **few.constants(wide, query.element_size()),
+            )  # fmt: skip
+        kernels.backward_keys[(images * sizes.heads * -(-prod(sizes.key) // tiles.keys),)](
             *given, of_query, of_key, *strides, *of_query.stride()[:2], *of_key.stride()[:2], *rest,
-            WHOLE=tiles.whole, **tiles.constants,
+            WHOLE=tiles.whole, **tiles.constants(wide, query.element_size()),
         )  # fmt: skip
         factors: Gradients = None, None, None
         if want.rows or want.columns or want.gating:
@@ -305,11 +309,10 @@ def _factors(inputs: Inputs, sizes: Sizes, grad_maps: Tensor, sums: Tensor) -> G
     row_parts, column_parts = (sums.new_empty(heads, queries, n) for n in sizes.key)
     gate_parts = sums.new_empty(heads, queries)
     high, wide = (power_of_two(n) for n in sizes.key)
-    many = max(1, min(4096 // (high * wide), power_of_two(len(grad_maps))))
     kernels.factors_of_queries[(heads * queries,)](
-        grad_maps, inputs.rows, inputs.columns, row_parts, column_parts, gate_parts, len(grad_maps), heads,
-        *sizes.query, *sizes.key, *sizes.padded, *sizes.origin, sizes.pitch,
-        IMAGES=many, ROWS=high, COLUMNS=wide, num_warps=4 if high * wide <= 4096 else 8,
+        grad_maps.sum(0, dtype=torch.float32), inputs.rows, inputs.columns, row_parts, column_parts, gate_parts, heads,
+        *sizes.query, *sizes.key, *sizes.padded, *sizes.origin, sizes.pitch, ROWS=high, COLUMNS=wide,
+        num_warps=1 if high * wide <= 512 else 4,
     )  # fmt: skip
     grads = torch.empty_like(inputs.rows), torch.empty_like(inputs.columns), torch.empty_like(inputs.gating)
     block = power_of_two(max(sizes.padded))
@@ -323,18 +326,18 @@ def _factors(inputs: Inputs, sizes: Sizes, grad_maps: Tensor, sums: Tensor) -> G
 
 
 class _Tiles(NamedTuple):
-    query: Size
-    key: Size
+    queries: int
+    keys: int
     whole: bool
     """Whether one tile holds all keys."""
     warps: int
-    wide: int
+    stages: int = 2
 
-    @property
-    def constants(self) -> dict[str, int]:
+    def constants(self, head_dim: int, itemsize: int) -> dict[str, int]:
+        """Of a kernel's launch."""
         return {
-            "Q_ROWS": self.query[0], "Q_COLUMNS": self.query[1], "K_ROWS": self.key[0], "K_COLUMNS": self.key[1],
-            "WIDTH": self.wide, "num_warps": self.warps, "num_stages": 2,
+            "QUERIES": self.queries, "KEYS": self.keys, "HEAD": head_dim, "WIDTH": width(head_dim, itemsize),
+            "num_warps": self.warps, "num_stages": self.stages,
         }  # fmt: skip
 
 
@@ -342,15 +345,14 @@ def _tiles(kernel: str, sizes: Sizes, head_dim: int, itemsize: int) -> _Tiles:
     """Tile sizes: two or three tiles of a map in float32, side by side in registers, of at most 2¹⁴ numbers each."""
     wide = width(head_dim, itemsize)
     room = min(256, 2**14 // wide)
-    around = max(16, power_of_two(sizes.key[0]) * power_of_two(sizes.key[1]))
+    around = power_of_two(sizes.pitch)
     whole = around <= room and kernel != "backward_queries"
     keys = around if whole else min(128, room, around)
     queries = min(64, 2**13 // keys) if kernel == "backward_keys" else 64
     if wide > 64:
         queries = min(queries, 32)
-    queries = min(queries, max(16, power_of_two(sizes.query[0]) * power_of_two(sizes.query[1])))
-    warps = 8 if keys * max(queries, wide) >= 2**13 else 4
-    return _Tiles(rectangle(sizes.query, queries), rectangle(sizes.key, keys), whole, warps, wide)
+    queries = min(queries, max(16, power_of_two(prod(sizes.query))))
+    return _Tiles(queries, keys, whole, 8 if keys * max(queries, wide) >= 2**13 else 4)
 
 
 def _strides(tensor: Tensor, wide: int) -> tuple[int, int, int]:
