@@ -5,7 +5,6 @@ d head width, G groups.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,11 +29,10 @@ from tcnn.layers.backends.selection import Backend
 from tcnn.layers.terms import attention, kinds, positions
 from tcnn.layers.terms.eager import is_eager
 from tcnn.layers.terms.isotropic import Isotropic
-from tcnn.layers.terms.parameters import Parameters, require, require_matrix
+from tcnn.layers.terms.parameters import Parameters, require_matrix
 from tcnn.layers.terms.positions import Factors, Geometry, Pair
 from tcnn.layers.terms.scopes import GLOBAL, Scope
 from tcnn.layers.triton import attention as triton_attention
-from tcnn.layers.triton import positions as triton_positions
 
 Positional = Callable[[Tensor], tuple[Factors, Tensor | None]]
 """Looks up cached positional attention for an input: the factors, and `dense.gated_positional` of them or None."""
@@ -119,45 +117,71 @@ def attend(
     map, and `dense.gated_positional` of them or None.
     """
     backend = selection.backend()
-    size, gated = positions.padded_size(x.shape[-2:], geometry), None
-    if positional is None:
-        factors = positional_factors(parameters, size, geometry, x)
-    else:
-        factors, gated = positional(x)
-    inputs = AttentionInputs(x, geometry, scope, factors, parameters)
+    size = positions.output_size(positions.padded_size(x.shape[-2:], geometry), geometry)
+    everywhere = is_global(scope, x, geometry)
+    if backend == "auto" and everywhere and materialised.supported(x, parameters, geometry, scope):
+        return to_map(_attend_materialised(x, parameters, geometry, scope, positional), size)
+    inputs, gated = _inputs(x, parameters, geometry, scope, positional)
     if backend == "reference":
         tokens = reference.attend(inputs)
-    elif not is_global(scope, x, geometry):
+    elif not everywhere:
         tokens = scoped.attend(inputs)
-    elif backend == "auto" and materialised.supported(inputs):
-        tokens = _attend_materialised(inputs, gated)
     else:
         tokens = _attend_global(dense.compute_heads(inputs, gated), parameters, backend)
-    return to_map(tokens, positions.output_size(size, geometry))
+    return to_map(tokens, size)
 
 
-def _attend_materialised(inputs: AttentionInputs, gated: Tensor | None) -> Tensor:
+def _inputs(
+    x: Tensor, parameters: Parameters, geometry: Geometry, scope: Scope, positional: Positional | None
+) -> tuple[AttentionInputs, Tensor | None]:
+    """What backends compute from, and `dense.gated_positional` where it was prepared."""
+    if positional is not None:
+        factors, gated = positional(x)
+        return AttentionInputs(x, geometry, scope, factors, parameters), gated
+    size = positions.padded_size(x.shape[-2:], geometry)
+    return AttentionInputs(x, geometry, scope, positional_factors(parameters, size, geometry, x), parameters), None
+
+
+def _attend_materialised(
+    x: Tensor, parameters: Parameters, geometry: Geometry, scope: Scope, positional: Positional | None
+) -> Tensor:
     """The output tokens (B, M, C_out) of attention over whole maps, on a GPU: maps in memory, or whatever is faster."""
     if torch.compiler.is_compiling():
-        return materialised.attend(inputs)
-    p = inputs.parameters
-    names = [name for name in materialised.TENSORS if getattr(p, name) is not None]
-    tensors: list[Any] = [inputs.x, *inputs.factors, *(getattr(p, name) for name in names)]
+        return materialised.attend(x, parameters, geometry, scope)
+    places, tensors = _tensors(parameters)
 
-    def of(given: Sequence[Tensor]) -> AttentionInputs:
-        x, rows, columns, *rest = given
-        replaced = p._replace(**dict(zip(names, rest, strict=True)))
-        return inputs._replace(x=x, factors=(rows, columns), parameters=replaced)
+    def of(given: Sequence[Tensor]) -> Parameters:
+        others = dict(zip(places, given, strict=True))
+        position = parameters.position
+        assert isinstance(position, Isotropic)  # noqa: S101 - see `materialised.supported`
+        position = Isotropic(*(others.pop(name) for name in Isotropic._fields))
+        return parameters._replace(position=position, **others)  # type: ignore[arg-type]
 
-    def in_chunks(*given: Tensor) -> Tensor:
-        prepared = gated if given[1] is tensors[1] else None  # it is of these factors and of no others
-        heads, found = dense.compute_heads(of(given), prepared), of(given).parameters
-        if not chunked.supported(heads, found):
-            return dense.attend(heads, found)
-        return chunked.attend(heads, found, chunks.plan_for(heads))
+    def in_chunks(x: Tensor, *given: Tensor) -> Tensor:
+        others = of(given)
+        # What was prepared is of these parameters, and of no others.
+        own = positional if given[0] is tensors[0] else None
+        heads = dense.compute_heads(*_inputs(x, others, geometry, scope, own))
+        if not chunked.supported(heads, others):
+            return dense.attend(heads, others)
+        return chunked.attend(heads, others, chunks.plan_for(heads))
 
-    implementations = {"in chunks": in_chunks, "materialised": lambda *given: materialised.attend(of(given))}
-    return implementations[autotune.fastest(implementations, tensors)](*tensors)
+    implementations = {
+        "in chunks": in_chunks,
+        "materialised": lambda x, *given: materialised.attend(x, of(given), geometry, scope),
+    }
+    return implementations[autotune.fastest(implementations, (x, *tensors))](x, *tensors)
+
+
+def _tensors(parameters: Parameters) -> tuple[list[str], list[Tensor]]:
+    """Names and tensors of all parameters but the temperatures, those of the positions too."""
+    named = parameters._asdict() | (parameters.position._asdict() if parameters.position else {})
+    found = {
+        name: tensor
+        for name, tensor in named.items()
+        if isinstance(tensor, Tensor) and not name.endswith("temperature")
+    }
+    return list(found), list(found.values())
 
 
 def _attend_global(heads: Heads, parameters: Parameters, backend: Backend) -> Tensor:
@@ -204,10 +228,6 @@ def positional_factors(parameters: Parameters, size: Pair, geometry: Geometry, x
     Zeros for content heads. Where positions depend on content, x (B, C_in, h, w) is the unpadded map.
     """
     p = parameters
-    if isinstance(p.position, Isotropic):
-        temperature = require(p.position_temperature)
-        if triton_positions.supported(p.position, temperature, size):
-            return triton_positions.factors(p.position, temperature, triton_positions.Where(size, geometry, p.heads))
     if p.position is None:
         counts = positions.output_size(size, geometry)
         nothing = p.gate.new_zeros(())
