@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from tcnn.layers.backends.reference import AttentionInputs
 from tcnn.layers.terms import attention, positions
 from tcnn.layers.terms.dtypes import at_least_float32
-from tcnn.layers.terms.eager import is_transformed
+from tcnn.layers.terms.eager import is_exporting, is_transformed
 from tcnn.layers.terms.parameters import Parameters, require_matrix
 from tcnn.layers.terms.positions import Factors, Geometry
 from tcnn.layers.terms.products import as_multiplied, batched, linear
@@ -137,7 +137,7 @@ def gated_positional(heads: Heads) -> Tensor:
     """Positional attention times its gate, gate_h · P_h, ([B,] M, K, R'), at least float32."""
     if heads.gated is not None:
         return heads.gated
-    if torch.compiler.is_exporting() and heads.columns is not None:
+    if is_exporting() and heads.columns is not None:
         gated = _query_major_product(heads.gate[:, None, None] * heads.rows, heads.columns)
     else:
         positional = attention.positional_map((heads.rows, heads.columns))
@@ -186,7 +186,7 @@ def crop_factors(factors: Factors, size: Sequence[int], geometry: Geometry) -> F
     if not positions.zero_padded(geometry):
         return rows, columns
     top, left = positions.origin(size, geometry)
-    if torch.compiler.is_exporting() and geometry.padding == "dynamic":
+    if is_exporting() and geometry.padding == "dynamic":
         # The ends of slices are more sizes, of which a program for all of them would have to prove that they fit.
         down, across = (first + torch.arange(n, device=rows.device) for first, n in zip((top, left), size, strict=True))
         if columns is None:

@@ -81,9 +81,9 @@ def attend(x: Tensor, parameters: Parameters, geometry: Geometry, scope: Scope) 
 
 
 def _dtype(x: Tensor) -> torch.dtype:
-    """Of the map, or of autocast where that is active."""
-    kind = x.device.type
-    mixed = x.dtype == torch.float32 and torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    """Of the map, on a processor or a GPU, or of autocast where that is active."""
+    kind = x.device.type  # of another one autocast could not be asked, and a compiler could not ask whether it can be
+    mixed = x.dtype == torch.float32 and torch.is_autocast_enabled(kind)
     return torch.get_autocast_dtype(kind) if mixed else x.dtype
 
 

@@ -57,3 +57,8 @@ def is_transformed() -> bool:
         or torch._C._get_dispatch_mode(_Mode.PROXY)
         or _get_dispatch_mode_pre_dispatch(_Mode.PROXY)
     )
+
+
+def is_exporting() -> bool:
+    """Whether `torch.export` traces; `torch.compiler.is_exporting` says so of `torch.compile` too in torch 2.11."""
+    return bool(torch.compiler._is_exporting_flag)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tcnn.layers.terms.eager import is_transformed
+from tcnn.layers.terms.eager import is_exporting, is_transformed
 
 Pair = tuple[int, int]
 Quad = tuple[int, int, int, int]
@@ -137,7 +137,7 @@ def take_query_pixels(x: Tensor, geometry: Geometry) -> Tensor:
     """Take the query pixels of a padded map (…, H, W), the kernel centre of each output pixel: (…, Ho, Wo)."""
     rows, columns = output_size(x.shape[-2:], geometry)
     (top, left), (down, right) = geometry.centre, geometry.stride
-    if torch.compiler.is_exporting() and (down, right) != (1, 1):
+    if is_exporting() and (down, right) != (1, 1):
         # The end of a slice is one more size, of which a program for all of them would have to prove that it fits.
         below = top + down * torch.arange(rows, device=x.device)
         across = left + right * torch.arange(columns, device=x.device)

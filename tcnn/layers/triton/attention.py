@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from tcnn.layers.terms.eager import is_exporting
 from tcnn.layers.triton import tiles as triton_tiles
 from tcnn.layers.triton.tiles import Kernel, Tiles
 
@@ -87,7 +88,7 @@ def _compute_dtype(value: Tensor) -> torch.dtype:
 def plain_autograd() -> bool:
     """Whether only values and first derivatives are asked for."""
     if torch.compiler.is_compiling():
-        return not torch.compiler.is_exporting()
+        return not is_exporting()
     transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
     return not transformed and not torch.jit.is_tracing()  # type: ignore[attr-defined]
 

@@ -20,18 +20,18 @@ Eight = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 def attend(inputs: Inputs, sizes: Sizes) -> Tensor:
     """`materialised.attend` for a compiler."""
-    with without_autocast(inputs.tokens.device.type):
-        like = inputs.tokens.dtype
-        given = {name: getattr(inputs, name) for name in MATRICES}
-        inputs = inputs._replace(**{name: one.to(like) for name, one in given.items() if one is not None})
-        heads, *pairs, sinks, scale = sizes
-        out: Tensor = materialised_attention(*inputs, heads, [n for pair in pairs for n in pair], sinks, scale)[0]
-        return out
+    like = inputs.tokens.dtype
+    given = {name: getattr(inputs, name) for name in MATRICES}
+    inputs = inputs._replace(**{name: one.to(like) for name, one in given.items() if one is not None})
+    heads, *pairs, sinks, scale = sizes
+    flat = [n for pair in pairs for n in pair]
+    out: Tensor = materialised_attention(*inputs, heads, flat, sinks, scale)[0]
+    return out
 
 
 def _sizes(heads: int, flat: list[int], sinks: int, scale: float) -> Sizes:
     pairs = [(flat[n], flat[n + 1]) for n in range(0, len(flat), 2)]
-    return Sizes(heads, *pairs, sinks, scale)  # type: ignore[arg-type]
+    return Sizes(heads, *pairs[:6], sinks, scale)  # type: ignore[arg-type]
 
 
 @torch.library.custom_op("tcnn::materialised_attention", mutates_args=())
@@ -44,7 +44,8 @@ def materialised_attention(
     inputs = Inputs(
         tokens, asking, query, key, value, gating, gate_temperature, raws, centres, temperature, proj, bias
     )  # fmt: skip
-    out, kept = materialised.forward(inputs, _sizes(heads, flat, sinks, scale))
+    with without_autocast(tokens.device.type):
+        out, kept = materialised.forward(inputs, _sizes(heads, flat, sinks, scale))
     return out, *(kept._replace(tokens=tokens.new_empty(0)) if kept.tokens is tokens else kept)
 
 
@@ -78,7 +79,8 @@ def materialised_attention_backward(
     """The wanted ones of the gradients, in order."""
     inputs, found = _with_absent(tensors, absent), Kept(*kept)
     found = found if found.tokens.numel() else found._replace(tokens=inputs.tokens)
-    gradients = materialised.backward(inputs, found, _sizes(heads, flat, sinks, scale), gradient, wanted)
+    with without_autocast(gradient.device.type):
+        gradients = materialised.backward(inputs, found, _sizes(heads, flat, sinks, scale), gradient, wanted)
     return [one.clone() if one._is_view() else one for one in gradients if one is not None]
 
 
@@ -91,7 +93,7 @@ def _(
     return [
         torch.empty_like(one, memory_format=torch.contiguous_format)
         for one, wants in zip(given, wanted, strict=True)
-        if wants
+        if wants and one is not None
     ]
 
 

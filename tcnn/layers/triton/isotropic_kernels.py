@@ -46,7 +46,7 @@ def _strength(raw, temperature, BETA: tl.constexpr):
 
 @triton.jit
 def _axis(strength, at, size, BLOCK: tl.constexpr):
-    """Of softmax_y(−s·(y − at)²) over 0 ≤ y < size: largest logit, sum of exponentials, means of y − at and its square."""
+    """Of softmax_y(−s·(y − at)²), 0 ≤ y < size: largest logit, sum of exponentials, means of y − at and its square."""
     y = tl.arange(0, BLOCK)
     distance = y.to(tl.float32) - at
     logits = tl.where(y < size, -strength * distance * distance, float("-inf"))
@@ -99,7 +99,7 @@ def gradients_of_queries(
     first_column, down, across, pitch,
     BETA: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, IMAGES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Of one query of a head: Σ W, and yet without g the gradients of s, c_y and c_x, (4, P, M), from D (B, M, K, pitch)."""
+    """Of one query of a head: Σ W and, without g, gradients of s, c_y and c_x, (4, P, M), from D (B, M, K, pitch)."""
     program = tl.program_id(0)  # head · M + query
     head, m = program // queries_here, program % queries_here
     strength, _ = _strength(tl.load(raws + head).to(tl.float32), tl.load(temperature).to(tl.float32), BETA)

@@ -1,9 +1,9 @@
 """A layer's attention on a GPU with its maps in memory, once and in 16 bits: few launches, each near what it must move.
 
 From tokens to output tokens: projections and products with maps are the library's; what is between are two Triton
-kernels forward and three or four backward (`launches.py`). The backward pass is written by hand, so that autograd neither
-cuts nor copies, and a training step takes some thirty launches where operation by operation takes a hundred: with small
-maps the host's time is all that counts. Compilers see one custom operator each way (`custom_operator.py`).
+kernels forward and three or four backward (`launches.py`). The backward pass is written by hand, so that autograd
+neither cuts nor copies, and a training step takes some thirty launches where operation by operation takes a hundred:
+with small maps the host's time is all that counts. Compilers see one custom operator each way (`custom_operator.py`).
 
 Shapes: B images, C channels, h×w keys, R = h·w, M queries, K heads, P of them with a positional part, d head width. A
 row of a map takes R' numbers, R rounded up to a multiple of 16, and tokens have R' rows, the last ones zeros: products

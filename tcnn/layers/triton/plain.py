@@ -23,7 +23,8 @@ def differentiable_gradients(
     """Gradients of the wanted ones of the inputs, by autograd through `attend`; None of the others."""
     places = [None if tensor is None else tensor.view_as(tensor) for tensor in inputs]
     moving = [place for place, moves in zip(places, wanted, strict=True) if moves and place is not None]
-    out = attend(inputs._make(places), sizes)
+    placed = inputs._replace(**dict(zip(inputs._fields, places, strict=True)))  # type: ignore[arg-type]
+    out = attend(placed, sizes)
     found = iter(torch.autograd.grad(out, moving, gradient, create_graph=True))
     return tuple(next(found) if moves else None for moves in wanted)
 
