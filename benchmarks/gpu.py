@@ -102,12 +102,12 @@ def parts(device: str) -> list[Part]:
     compiled = ("--compile", "aot_eager" if dry else "inductor")  # a C++ compiler would take minutes
     memory = "72x8x2" if dry else "512x32x16"
     return [
-        tested("layer", "kernels", "execution", "training"),
+        tested("layer", "kernels", "materialised", "execution", "training"),
         *(layer(shape) for shape in (("72x6x2",) if dry else ("512x14x256", "512x7x256", "512x32x16", "512x14x32"))),
         networks("stride-removed", 60),
         networks("stride-removed", 240, *compiled),
-        script("memory", "layer.gpsa", 90, "--measure", "memory", "growth", "--memory-shape", memory),
         networks("stride-kept", 60),
+        script("memory", "layer.gpsa", 90, "--measure", "memory", "growth", "--memory-shape", memory),
         networks("botnet", 60),
         networks("convit", 60),
         training_loop(),

@@ -57,16 +57,19 @@ def fill(page: Path, mark: str, table: str) -> None:
 
 def layers(result: Result) -> str:
     """Of `gpsa.py`: one layer beside the convolution and beside ConViT."""
-    lines = [
-        "| channels, map, batch | | layer | ms | ÷ convolution | ÷ ConViT | ÷ ConViT, one W_val | ÷ timm's | floor |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    replayed = any("replayed_ms" in row for row in result["rows"])
+    head = ["channels, map, batch", "", "layer", "ms", "÷ convolution", "÷ ConViT", "÷ ConViT, one W_val", "÷ timm's"]
+    head += ["floor", "replayed, ms", "÷ convolution", "÷ ConViT", "floor"] if replayed else ["floor"]
+    lines = [_line(head), "|" + "---|" * len(head)]
     for row in result["rows"]:
-        cells = (
+        cells = [
             f"{row['channels']}, {row['map']}, {row['batch']}", row["what"], row["name"], _milliseconds(row["ms"]),
             f"{row['of_convolution']:.2f}", f"{row['of_convits_formulas']:.2f}",
             f"{row['of_convits_with_one_value']:.2f}", f"{row['of_convit_in_timm']:.2f}", f"{row['floor_share']:.2f}",
-        )  # fmt: skip
+        ]  # fmt: skip
+        if replayed:
+            of = (row[f"replayed_{name}"] for name in ("of_convolution", "of_convits_formulas", "floor_share"))
+            cells += [_milliseconds(row["replayed_ms"]), *(f"{one:.2f}" for one in of)]
         lines.append(_line(cells))
     return "\n".join(lines) + "\n"
 

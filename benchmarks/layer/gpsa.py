@@ -5,12 +5,13 @@
 
 All candidates get the same input, in one run, in turn; reported are medians of the ratios round by round, which hold
 when the machine's speed drifts. For inference layers are fused (`tcnn.fuse`). On a GPU everything is bfloat16, and
-timed between events on its stream. The floor of a candidate is the larger of two times: the multiply-adds that its
-result needs, at the speed of the best large matrix product of the same run; and its input, weights and output moved
-once each, at that of the best large copy. `floor_share` says how near to it it comes. ConViT is there three times: its
-formulas; timm's code for them; and its formulas with what T-CNNs have changed in them, one W_val for all heads. Peak
-memory is of forward and backward (CPU: resident memory over what it was before, in a process of its own; GPU: the
-allocator's). Results go to `benchmarks/results/gpsa_DEVICE.json`.
+timed between events on its stream, as it is called and once more replayed as a CUDA graph, where the host costs
+nothing. The floor of a candidate is the larger of two times: the multiply-adds that its result needs, at the speed of
+the best large matrix product of the same run; and its input, weights and output moved once each, at that of the best
+large copy. `floor_share` says how near to it it comes. ConViT is there three times: its formulas; timm's code for
+them; and its formulas with what T-CNNs have changed in them, one W_val for all heads. Peak memory is of forward and
+backward (CPU: resident memory over what it was before, in a process of its own; GPU: the allocator's). Results go to
+`benchmarks/results/gpsa_DEVICE.json`.
 """
 
 import argparse
@@ -123,6 +124,20 @@ def run(module: nn.Module, x: Tensor, way: str, training: bool) -> Callable[[], 
     return step if training else inference
 
 
+def captured(work: Callable[[], object]) -> Callable[[], object]:
+    """The same work as a CUDA graph."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
 def measure(
     shape: tuple[int, int, int], options: argparse.Namespace, dtype: torch.dtype, best: Ceilings
 ) -> list[dict[str, Any]]:
@@ -136,6 +151,8 @@ def measure(
     for training in (False, True):
         works = {name: run(ready(*one, training), x, one[1], training) for name, one in named.items()}
         seconds = in_turn(works, options.device, options.rounds)
+        graphs = {} if options.device == "cpu" else {name: captured(one) for name, one in works.items()}
+        replayed = in_turn(graphs, options.device, options.rounds)
         for name, times in seconds.items():
             pairs = {against: ratio(times, seconds[against]) for against in ("convolution", FORMULAS, SHARED, TIMM)}
             work = (3 if training else 1) * batch * multiply_adds(name, channels, side, head_dim)
@@ -153,6 +170,15 @@ def measure(
                     "giga_multiply_adds": round(work / 1e9, 3), "megabytes": round(traffic / 1e6, 2),
                 }
             )  # fmt: skip
+            if name in replayed:
+                rows[-1] |= {
+                    "replayed_ms": round(1000 * statistics.median(replayed[name]), 4),
+                    "replayed_of_convolution": round(ratio(replayed[name], replayed["convolution"]), 3),
+                    "replayed_of_convits_formulas": round(ratio(replayed[name], replayed[FORMULAS]), 3),
+                    "replayed_floor_share": round(
+                        best.seconds(work, traffic) / statistics.median(replayed[name]), 3
+                    ),
+                }  # fmt: skip
     return rows
 
 

@@ -31,7 +31,8 @@ def attend(inputs: Inputs, sizes: Sizes) -> Tensor:
 
 def _sizes(heads: int, flat: list[int], sinks: int, scale: float) -> Sizes:
     pairs = [(flat[n], flat[n + 1]) for n in range(0, len(flat), 2)]
-    return Sizes(heads, *pairs[:6], sinks, scale)  # type: ignore[arg-type]
+    query, key, padded, origin, first, stride = pairs
+    return Sizes(heads, query, key, padded, origin, first, stride, sinks, scale)
 
 
 @torch.library.custom_op("tcnn::materialised_attention", mutates_args=())
