@@ -84,7 +84,7 @@ def parts(device: str) -> list[Part]:
         return Part(name, (*arguments, *(("--threads", "1") if dry else ())), limit)
 
     def layer(shape: str) -> Part:
-        rounds = ("--rounds", "1" if dry else "15")
+        rounds = ("--rounds", "1" if dry else "9")
         return script(f"layer_{shape}", "layer.gpsa", 60, "--measure", "times", "--shape", shape, *rounds)
 
     def networks(group: str, limit: float, *options: str) -> Part:
