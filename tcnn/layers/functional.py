@@ -8,31 +8,23 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from tcnn.errors import EmptyMapError, UnsupportedLayerError
 from tcnn.layers import shards
 from tcnn.layers.backends import (
-    autotune,
-    chunked,
-    chunked_content,
-    chunks,
     convolution,
-    dense,
-    materialised,
     reference,
     scoped,
     selection,
+    whole_maps,
 )
-from tcnn.layers.backends.dense import Heads
 from tcnn.layers.backends.reference import AttentionInputs
-from tcnn.layers.backends.selection import Backend
 from tcnn.layers.terms import attention, kinds, positions
 from tcnn.layers.terms.eager import is_eager
-from tcnn.layers.terms.isotropic import Isotropic
 from tcnn.layers.terms.parameters import Parameters, require_matrix
 from tcnn.layers.terms.positions import Factors, Geometry, Pair
 from tcnn.layers.terms.scopes import GLOBAL, Scope
-from tcnn.layers.triton import attention as triton_attention
 
 Positional = Callable[[Tensor], tuple[Factors, Tensor | None]]
 """Looks up cached positional attention for an input: the factors, and `dense.gated_positional` of them or None."""
@@ -118,100 +110,21 @@ def attend(
     """
     backend = selection.backend()
     size = positions.output_size(positions.padded_size(x.shape[-2:], geometry), geometry)
-    everywhere = is_global(scope, x, geometry)
-    if backend == "auto" and everywhere and materialised.supported(x, parameters, geometry, scope):
-        return to_map(_attend_materialised(x, parameters, geometry, scope, positional), size)
-    inputs, gated = _inputs(x, parameters, geometry, scope, positional)
+
+    def inputs(x: Tensor, p: Parameters) -> tuple[AttentionInputs, Tensor | None]:
+        if positional is not None and p is parameters:  # it is of these and of no others
+            factors, gated = positional(x)
+            return AttentionInputs(x, geometry, scope, factors, p), gated
+        factors = positional_factors(p, positions.padded_size(x.shape[-2:], geometry), geometry, x)
+        return AttentionInputs(x, geometry, scope, factors, p), None
+
     if backend == "reference":
-        tokens = reference.attend(inputs)
-    elif not everywhere:
-        tokens = scoped.attend(inputs)
+        tokens = reference.attend(inputs(x, parameters)[0])
+    elif not is_global(scope, x, geometry):
+        tokens = scoped.attend(inputs(x, parameters)[0])
     else:
-        tokens = _attend_global(dense.compute_heads(inputs, gated), parameters, backend)
+        tokens = whole_maps.attend(x, parameters, geometry, scope, backend, inputs)
     return to_map(tokens, size)
-
-
-def _inputs(
-    x: Tensor, parameters: Parameters, geometry: Geometry, scope: Scope, positional: Positional | None
-) -> tuple[AttentionInputs, Tensor | None]:
-    """What backends compute from, and `dense.gated_positional` where it was prepared."""
-    if positional is not None:
-        factors, gated = positional(x)
-        return AttentionInputs(x, geometry, scope, factors, parameters), gated
-    size = positions.padded_size(x.shape[-2:], geometry)
-    return AttentionInputs(x, geometry, scope, positional_factors(parameters, size, geometry, x), parameters), None
-
-
-def _attend_materialised(
-    x: Tensor, parameters: Parameters, geometry: Geometry, scope: Scope, positional: Positional | None
-) -> Tensor:
-    """The output tokens (B, M, C_out) of attention over whole maps, on a GPU: maps in memory, or whatever is faster."""
-    if torch.compiler.is_compiling():
-        return materialised.attend(x, parameters, geometry, scope)
-    places, tensors = _tensors(parameters)
-
-    def of(given: Sequence[Tensor]) -> Parameters:
-        others = dict(zip(places, given, strict=True))
-        position = parameters.position
-        assert isinstance(position, Isotropic)  # noqa: S101 - see `materialised.supported`
-        position = Isotropic(*(others.pop(name) for name in Isotropic._fields))
-        return parameters._replace(position=position, **others)  # type: ignore[arg-type]
-
-    def in_chunks(x: Tensor, *given: Tensor) -> Tensor:
-        others = of(given)
-        # What was prepared is of these parameters, and of no others.
-        own = positional if given[0] is tensors[0] else None
-        heads = dense.compute_heads(*_inputs(x, others, geometry, scope, own))
-        if not chunked.supported(heads, others):
-            return dense.attend(heads, others)
-        return chunked.attend(heads, others, chunks.plan_for(heads))
-
-    implementations = {
-        "in chunks": in_chunks,
-        "materialised": lambda x, *given: materialised.attend(x, of(given), geometry, scope),
-    }
-    return implementations[autotune.fastest(implementations, (x, *tensors))](x, *tensors)
-
-
-def _tensors(parameters: Parameters) -> tuple[list[str], list[Tensor]]:
-    """Names and tensors of all parameters but the temperatures, those of the positions too."""
-    named = parameters._asdict() | (parameters.position._asdict() if parameters.position else {})
-    found = {
-        name: tensor
-        for name, tensor in named.items()
-        if isinstance(tensor, Tensor) and not name.endswith("temperature")
-    }
-    return list(found), list(found.values())
-
-
-def _attend_global(heads: Heads, parameters: Parameters, backend: Backend) -> Tensor:
-    """The output tokens (B, M, C_out) of attention over whole maps, by the backend `dense`, `fused` or `auto`."""
-    if backend == "dense" or not chunked.supported(heads, parameters):
-        return dense.attend(heads, parameters)
-    plan = chunks.plan_for(heads)
-    if backend == "fused":
-        plan = plan._replace(saved=0)
-
-    implementation = chunked.attend if parameters.gating_param is not None else chunked_content.attend
-
-    def in_chunks(*tensors: Tensor) -> Tensor:
-        given = heads.with_tensors(*tensors)
-        return implementation(given if given.rows is heads.rows else given._replace(gated=None), parameters, plan)
-
-    def by_kernel(*tensors: Tensor) -> Tensor:
-        query, key, value, rows, columns, gate = tensors
-        if heads.sinks is not None:  # the kernel knows of zeros without being given one
-            key, value = key[:, :, : heads.pixels], value[:, : heads.pixels]
-        mixed = triton_attention.attend(query, key, value, rows, columns, gate, heads.sinks, 1.0)
-        return dense.project(mixed, parameters)
-
-    # The kernel multiplies two factors; where positions have none they are computed in chunks.
-    if heads.columns is None or not triton_attention.supported(heads.query, heads.value):
-        return implementation(heads, parameters, plan)
-    tensors = (heads.query, heads.key, heads.value, heads.rows, heads.columns, heads.gate)
-    implementations = {"in chunks": in_chunks, "by kernel": by_kernel}
-    name = "by kernel" if backend == "fused" else autotune.fastest(implementations, tensors)
-    return implementations[name](*tensors)
 
 
 def in_hard_limit(parameters: Parameters, geometry: Geometry) -> bool:
@@ -234,7 +147,6 @@ def positional_factors(parameters: Parameters, size: Pair, geometry: Geometry, x
         none, nor_these = (nothing.expand(p.heads, m, n) for m, n in zip(counts, size, strict=True))
         return none, nor_these
     rows, columns = p.position.attention(p.temperature, size, geometry, lambda: _queries(p, geometry, x))
-    pad = torch.nn.functional.pad
     if not p.content_heads:
         return rows, columns
     if columns is None:

@@ -76,7 +76,7 @@ def compile_for(kind: Kind, capability: int) -> Compiled:
 def compile_maps_for(name: str, keys: int, dtype: torch.dtype, capability: int) -> Compiled:
     """A kernel of `map_kernels.py`, for rows of so many keys, a multiple of 8, as a launch would compile it."""
     from tcnn.layers.triton import map_kernels
-    from tcnn.layers.triton.maps import launch_options
+    from tcnn.layers.triton.map_kernels import launch_options
 
     kernel, constants = getattr(map_kernels, name), launch_options(196, keys)
     short = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}[dtype]

@@ -87,7 +87,7 @@ class KernelMaps:
     """Kernels, which keep the logits as the product left them."""
 
     def __init__(self, heads: Heads) -> None:
-        from tcnn.layers.triton import maps
+        from tcnn.layers.triton import map_kernels as maps
 
         self._heads, self._kernels = heads, maps
 

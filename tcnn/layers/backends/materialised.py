@@ -19,8 +19,7 @@ from tcnn.layers.terms.positions import Geometry
 from tcnn.layers.terms.scopes import Scope
 from tcnn.layers.triton import custom_operator, materialised
 from tcnn.layers.triton.attention import DTYPES, MAX_HEAD_DIM, plain_autograd, runs_on
-from tcnn.layers.triton.launches import Sizes
-from tcnn.layers.triton.materialised import Inputs
+from tcnn.layers.triton.materialised_inputs import Inputs, Sizes, bytes_kept
 
 HALF = (torch.float16, torch.bfloat16)
 MAX_SIDE = 1024
@@ -55,7 +54,7 @@ def _fits(x: Tensor, p: Parameters, sizes: Sizes) -> bool:
 
 
 def _held(x: Tensor, sizes: Sizes, channels: int) -> int:
-    return materialised.bytes_kept(len(x), channels, sizes, _dtype(x).itemsize)
+    return bytes_kept(len(x), channels, sizes, _dtype(x).itemsize)
 
 
 def attend(x: Tensor, parameters: Parameters, geometry: Geometry, scope: Scope) -> Tensor:

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from tcnn.layers.terms.dtypes import without_autocast
 from tcnn.layers.triton import materialised
-from tcnn.layers.triton.launches import Sizes
-from tcnn.layers.triton.materialised import MATRICES, Inputs, Kept
+from tcnn.layers.triton.materialised_inputs import MATRICES, Inputs, Kept, Sizes
 
 Seven = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 Eight = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]

@@ -12,53 +12,11 @@ from torch import Tensor
 
 from tcnn.layers.terms.isotropic import SOFTPLUS_BETA
 from tcnn.layers.triton.attention import current_device
-from tcnn.layers.triton.tiles import Size, power_of_two, width
+from tcnn.layers.triton.materialised_inputs import Position, Sizes
+from tcnn.layers.triton.tiles import power_of_two, width
 
 PROGRAMS = 1024
 """Of so many programs or more one does several tiles of queries, which share their keys: a GPU is full with them."""
-
-
-class Sizes(NamedTuple):
-    """Everything about the maps that tensors do not say."""
-
-    heads: int
-    """K."""
-    query: Size
-    """Ho×Wo."""
-    key: Size
-    """h×w."""
-    padded: Size
-    """H×W, over which positional attention is normalised."""
-    origin: Size
-    """Where on the padded map the keys begin, (top, left)."""
-    first: Size
-    """Where on it the first query is."""
-    stride: Size
-    """From a query to the next."""
-    sinks: int
-    """Number of further keys whose logit and value are 0."""
-    scale: float
-    """Of the logits."""
-
-    @property
-    def pitch(self) -> int:
-        """Numbers that a row of a map takes, R'."""
-        return -(-prod(self.key) // 16) * 16
-
-
-class Position(NamedTuple):
-    """Parameters of gates and isotropic positional attention."""
-
-    gating: Tensor
-    """λ, (P,)."""
-    gate_temperature: Tensor
-    """τ of the gates, ()."""
-    raws: Tensor
-    """softplus⁻¹ of the strengths, (P,)."""
-    centres: Tensor
-    """(P, 2), contiguous."""
-    temperature: Tensor
-    """τ of the positional attention, ()."""
 
 
 class Tiles(NamedTuple):

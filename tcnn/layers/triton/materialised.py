@@ -11,85 +11,17 @@ whose sides are no multiples of 8 take three times as long (measured on an H100)
 """
 
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from tcnn.layers.terms.dtypes import without_autocast
+from tcnn.layers.terms.isotropic import strength_of
+from tcnn.layers.terms.positions import axis_attention, without_traces
 from tcnn.layers.triton import launches
-from tcnn.layers.triton.launches import Position, Sizes
-from tcnn.layers.triton.plain import differentiable_gradients
-
-Optional = Tensor | None
-
-
-class Inputs(NamedTuple):
-    """The tensors of a layer."""
-
-    tokens: Tensor
-    """Of the keys, (B, R, C)."""
-    asking: Optional
-    """Of the queries, (B, M, C), contiguous; None where they are those of the keys."""
-    query: Tensor
-    """W_qry, (K·d, C); or stacked on W_key, (2·K·d, C)."""
-    key: Optional
-    """W_key, (K·d, C)."""
-    value: Optional
-    """W_val, (C, C); None is the identity."""
-    gating: Tensor
-    """λ, (P,)."""
-    gate_temperature: Tensor
-    """τ of the gates, ()."""
-    raws: Tensor
-    """softplus⁻¹ of the strengths, (P,)."""
-    centres: Tensor
-    """(P, 2)."""
-    temperature: Tensor
-    """τ of the positional attention, ()."""
-    proj: Tensor
-    """W_out, (C_out, K·C)."""
-    bias: Optional
-    """(C_out,)."""
-
-    @property
-    def position(self) -> Position:
-        """Parameters of gates and positions, as the kernels take them."""
-        return Position(*self[5:8], self.centres.contiguous(), self.temperature)
-
-    @property
-    def stacked(self) -> Tensor:
-        """W_qry stacked on W_key."""
-        return self.query if self.key is None else torch.cat((self.query, self.key))
-
-
-MATRICES = ("asking", "query", "key", "value", "proj", "bias")
-"""What is to have the dtype of the tokens."""
-
-
-class Kept(NamedTuple):
-    """What the forward pass leaves for the backward pass."""
-
-    tokens: Tensor
-    """With zeros after them, (B, R', C)."""
-    queries: Tensor
-    """(B, M, K·d); with the keys beside them, (B, R', 2·K·d), where they are the same pixels."""
-    keys: Tensor
-    """(B, R', K·d), or empty."""
-    values: Tensor
-    """X W_val, (B, R', C); empty where W_val is the identity."""
-    maps: Tensor
-    """(B, M·K, R')."""
-    mixed: Tensor
-    """Maps times values, (B, M·K, C); empty where it is not kept."""
-    lse: Tensor
-    """Base-2 logarithms of the softmax sums, (B, K, M), float32."""
-
-
-def bytes_kept(images: int, channels: int, sizes: Sizes, itemsize: int) -> int:
-    """Bytes of the maps and of what they mix, the largest that are kept for the backward pass."""
-    return images * prod(sizes.query) * sizes.heads * (sizes.pitch + channels) * itemsize
+from tcnn.layers.triton.materialised_inputs import Inputs, Kept, Optional, Sizes, of_one_dtype
 
 
 def attend(inputs: Inputs, sizes: Sizes, keep_mixed: bool = True) -> Tensor:
@@ -120,16 +52,8 @@ class _Attention(torch.autograd.Function):
         wanted = list(ctx.needs_input_grad[:-2])
         with without_autocast(gradient.device.type):
             if torch.is_grad_enabled():  # second derivatives: every step must be differentiable by PyTorch
-                return *differentiable_gradients(inputs, ctx.sizes, gradient, wanted), None, None
+                return *_differentiable_gradients(inputs, ctx.sizes, gradient, wanted), None, None
             return *backward(inputs, kept, ctx.sizes, gradient, wanted), None, None
-
-
-def of_one_dtype(inputs: Inputs) -> Inputs:
-    """Matrices in the dtype of the tokens, as under autocast."""
-    like = inputs.tokens.dtype
-    given = {name: getattr(inputs, name) for name in MATRICES}
-    others = {name: one.to(like) for name, one in given.items() if one is not None and one.dtype != like}
-    return inputs._replace(**others) if others else inputs
 
 
 def forward(inputs: Inputs, sizes: Sizes) -> tuple[Tensor, Kept]:
@@ -216,3 +140,44 @@ def backward(inputs: Inputs, kept: Kept, sizes: Sizes, gradient: Tensor, wanted:
     if (whole := found["tokens"]) is not None:
         found["tokens"] = whole.view_as(tokens)[:, : prod(sizes.key)]
     return tuple(found.values())
+
+
+def _differentiable_gradients(
+    inputs: Inputs, sizes: Sizes, gradient: Tensor, wanted: list[bool]
+) -> tuple[Tensor | None, ...]:
+    """Gradients of the wanted ones of the inputs, through plain operations, which second derivatives need."""
+    places = [None if tensor is None else tensor.view_as(tensor) for tensor in inputs]
+    moving = [place for place, moves in zip(places, wanted, strict=True) if moves and place is not None]
+    placed = inputs._replace(**dict(zip(inputs._fields, places, strict=True)))  # type: ignore[arg-type]
+    out = _plain(placed, sizes)
+    found = iter(torch.autograd.grad(out, moving, gradient, create_graph=True))
+    return tuple(next(found) if moves else None for moves in wanted)
+
+
+def _plain(inputs: Inputs, sizes: Sizes) -> Tensor:
+    """`attend` in plain operations, with whole maps in float32."""
+    tokens, heads = inputs.tokens, sizes.heads
+    if inputs.asking is None:
+        query, key = F.linear(tokens, inputs.stacked).chunk(2, dim=2)
+    else:
+        assert inputs.key is not None  # noqa: S101 - it is stacked only where queries are keys
+        query, key = F.linear(inputs.asking, inputs.query), F.linear(tokens, inputs.key)
+    query, key = (one.unflatten(2, (heads, -1)).transpose(1, 2).float() for one in (query, key))
+    logits = sizes.scale * (query @ key.mT)
+    lse = logits.logsumexp(-1, keepdim=True)
+    content = (logits - lse).exp() * (lse - torch.tensor(float(sizes.sinks)).log()).sigmoid()
+    strength, centres = strength_of(inputs.raws) / inputs.temperature.float(), inputs.centres.float()
+    factors = []
+    for axis in (0, 1):
+        queries = sizes.first[axis] + sizes.stride[axis] * torch.arange(sizes.query[axis], device=tokens.device)
+        whole = without_traces(axis_attention(strength, centres[:, axis], queries.float(), sizes.padded[axis]))
+        factors.append(whole[:, :, sizes.origin[axis] : sizes.origin[axis] + sizes.key[axis]])
+    positional = torch.einsum("kiy,kjx->kijyx", *factors).flatten(3).flatten(1, 2)
+    gated = torch.sigmoid(inputs.gating.float() / inputs.gate_temperature.float())
+    others = heads - len(gated)
+    gate = F.pad(gated, (0, others))[:, None, None]
+    positional = F.pad(positional, (0, 0, 0, 0, 0, others))
+    values = tokens if inputs.value is None else F.linear(tokens, inputs.value)
+    maps = ((1 - gate) * content + gate * positional).to(values.dtype)
+    mixed = torch.einsum("bkmr,brc->bmkc", maps, values).flatten(2)
+    return F.linear(mixed, inputs.proj, inputs.bias)

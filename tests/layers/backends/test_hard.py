@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.layers import GPSA2d
+from tcnn.layers.backends import convolution
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.functional import in_hard_limit
 
@@ -109,7 +110,31 @@ def test_only_convolutions_are_run(operations: Operations) -> None:
     with operations:
         layer(x)
     assert {name for name, *_ in operations.outputs} >= {"convolution"}
-    assert not {name for name, *_ in operations.outputs} & {"_softmax", "bmm", "mm", "addmm"}, "and W_val costs nothing"
+    assert not {name for name, *_ in operations.outputs} & {"_softmax", "bmm", "addmm"}
+    products = [shape for name, shape, _ in operations.outputs if name == "mm"]
+    assert products == [(layer.proj.numel() // 4, 4)], "W_val is multiplied into the filter"
+
+
+@pytest.mark.parametrize("options", [{"padding": 1}, {"padding": 1, "stride": 2}, {"padding": 2, "dilation": 2}])
+@pytest.mark.parametrize("images", [1, 12])
+def test_value_is_applied_to_the_pixels_or_multiplied_into_the_filter(
+    options: dict[str, Any], images: int, relative_error: RelativeError
+) -> None:
+    layer = hard_layer(**options)
+    x = torch.randn(images, 4, 7, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    assert convolution.folds(x, layer.tensors) == (images == 12)
+    names = ["output", "input", *(name for name, _ in layer.named_parameters())]
+    ours, theirs = (dict(zip(names, with_gradients(layer, x, way), strict=True)) for way in ("auto", "reference"))
+    for name in ("output", "input", "value", "proj", "bias"):  # the others vanish
+        assert relative_error(ours[name], theirs[name]) < REORDERED, name
+
+
+def test_a_large_batch_of_an_identity_is_the_convolution_to_the_last_bit() -> None:
+    torch.manual_seed(0)
+    conv = nn.Conv2d(8, 6, 3, padding=1)
+    layer, x = GPSA2d.from_conv2d(conv).train(), torch.randn(16, 8, 9, 8)
+    assert convolution.folds(x, layer.tensors)
+    assert torch.equal(layer(x), conv(x))
 
 
 def off_by_a_bit(layer: GPSA2d) -> None:

@@ -32,7 +32,7 @@ def relative(found: Tensor, expected: Tensor) -> float:
 
 def kernel_errors(images: int, heads: int, queries: int, pixels: int, last: int, sink: float) -> list[float]:
     """Of maps, of the gradient of their logits, and of Σ_r C D."""
-    from tcnn.layers.triton import maps
+    from tcnn.layers.triton import map_kernels as maps
 
     generator = torch.Generator().manual_seed(0)
     keys = pixels + last
@@ -110,7 +110,7 @@ def layer_errors(form: str, unpadded: bool, dtype: torch.dtype, plan: ChunkPlan 
     with (
         patch.object(triton_attention, "supported", lambda *_: False),
         patch.object(chunked, "maps_for", counted),
-        patch("tcnn.layers.functional.chunks.plan_for", lambda heads: plan or plan_for(heads)),
+        patch("tcnn.layers.backends.whole_maps.chunks.plan_for", lambda heads: plan or plan_for(heads)),
     ):
         found = found_by(layer.to(dtype), x.to(dtype))
     assert made == [KernelMaps, KernelMaps], "forward and backward"

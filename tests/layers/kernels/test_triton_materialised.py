@@ -16,6 +16,7 @@ from tcnn.layers.backends import materialised as backend
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.fused import FusedGPSA2d
 from tcnn.layers.triton import launches
+from tcnn.layers.triton.materialised_inputs import Sizes
 
 FLOAT32 = 3e-6
 """Relative L2. Measured: at most 1e-6."""
@@ -209,7 +210,7 @@ def test_where_it_is_not_supported() -> None:
 def test_tiles_fit_maps_of_every_size() -> None:
     for side in (1, 2, 7, 14, 16, 17, 32, 60):
         for width in (8, 56, 64, 128, 256):
-            sizes = launches.Sizes(9, (side, side), (side, side), (side + 2,) * 2, (1, 1), (1, 1), (1, 1), 4, 1.0)
+            sizes = Sizes(9, (side, side), (side, side), (side + 2,) * 2, (1, 1), (1, 1), (1, 1), 4, 1.0)
             assert sizes.pitch % 16 == 0 and 0 <= sizes.pitch - side * side < 16
             for kernel in ("forward", "backward_keys", "backward_queries"):
                 tiles = launches.choose(kernel, sizes, width, 2)
