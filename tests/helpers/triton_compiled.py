@@ -112,3 +112,50 @@ def check(kind: Kind, capability: int) -> Compiled:
     if kind.dtype != torch.float32:
         assert re.search(r"wgmma\.mma_async|mma\.sync", found.ptx), "no tensor cores"
     return found
+
+
+def compile_materialised_for(name: str, side: int, head: int, dtype: torch.dtype, capability: int) -> Compiled:
+    """A kernel of `materialised_kernels.py` or `isotropic_kernels.py`, as a launch would compile it for 9 heads."""
+    from tcnn.layers.triton import isotropic_kernels, launches, materialised_kernels
+    from tcnn.layers.triton.materialised_inputs import Sizes
+
+    padded = (side + 2, side + 2)
+    sizes = Sizes(9, (side, side), (side, side), padded, (1, 1), (1, 1), (1, 1), 4 * side + 4, 1.0)
+    own = hasattr(isotropic_kernels, name)
+    kernel = getattr(isotropic_kernels if own else materialised_kernels, name)
+    if own:
+        constants: dict[str, Any] = {**launches._blocks(sizes), "num_warps": 4, "IMAGES": 16}
+    else:
+        tiles = launches.choose(name, sizes, head, dtype.itemsize)
+        constants = {**tiles.constants(head, dtype.itemsize), "WHOLE": tiles.whole}
+    options = {key: constants.pop(key) for key in ("num_warps", "num_stages") if key in constants}
+    short = {torch.bfloat16: "*bf16", torch.float16: "*fp16"}[dtype]
+    row = 18 * head
+    numbers = {
+        "pitch": sizes.pitch, "heads": 9, "taps": 9, "queries_here": side**2, "keys_here": side**2, "images": 256,
+        "query_rows": sizes.pitch, "query_pixel": row, "key_pixel": row, "query_head": head, "key_head": head,
+    }  # fmt: skip
+    signature, known, multiples = {}, {}, {}
+    for place, argument in enumerate(kernel.arg_names):
+        if argument in constants:
+            signature[argument], known[argument] = "constexpr", constants[argument]
+        elif argument in ("sinks", "scale"):
+            signature[argument] = "fp32"
+        elif argument in ("table", "out"):
+            signature[argument], multiples[place,] = "*fp16", [["tt.divisibility", 16]]
+        elif argument in ("lse", "expected", "sums", "parts"):
+            signature[argument], multiples[place,] = "*fp32", [["tt.divisibility", 16]]
+        elif argument in _MATRICES:
+            signature[argument], multiples[place,] = short, [["tt.divisibility", 16]]
+        else:
+            number = numbers.get(argument, sizes.pitch * row if "image" in argument or "pixel" in argument else side)
+            signature[argument] = "i32"
+            if number % 16 == 0:
+                multiples[place,] = [["tt.divisibility", 16]]
+    return _compiled(compiler.ASTSource(kernel, signature, constexprs=known, attrs=multiples), options, capability)
+
+
+_MATRICES = (
+    "query", "key", "maps", "grad_maps", "grad_query", "grad_key", "gating", "temperature", "gate_temperature", "raws",
+    "centres", "grad_gating", "grad_raws", "grad_centres",
+)  # fmt: skip

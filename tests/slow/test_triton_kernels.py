@@ -1,12 +1,13 @@
 """Attention in Triton on the maps it was made for: in the interpreter, and through the compiler for every width."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
 import torch
 from forked import Interpreter
 from triton_cases import BESIDE_PLAIN, FLOAT32, HALF, NAMES, Case, errors, make
-from triton_compiled import Kind, check
+from triton_compiled import LARGE_GPU, SMALL_GPU, Kind, check, compile_materialised_for
 
 from tcnn.layers.triton import attention as triton_attention
 from tcnn.layers.triton import tiles as triton_tiles
@@ -64,3 +65,13 @@ def test_every_tile_fits(size: tuple[int, int], width: int, dtype: torch.dtype, 
     kernels: list[triton_tiles.Kernel] = ["forward", "backward_keys", "backward_values"]
     for kernel in kernels + ([] if whole else ["backward_queries"]):
         check(Kind(kernel, size, width, dtype), capability)
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("width", [8, 56, 128, 256])
+@pytest.mark.parametrize("side", [1, 7, 14, 20, 32])
+def test_every_tile_of_materialised_maps_fits(side: int, width: int, capability: int) -> None:
+    for name in ("forward", "backward_queries", "backward_keys", "table", "gradients_of_queries", "gradients"):
+        found = compile_materialised_for(name, side, width, torch.bfloat16, capability)
+        assert not re.search(r"\b(atom|red)\.", found.ptx), f"{name}: another run may add in another order"
+        assert found.shared <= (LARGE_GPU if capability == 90 else SMALL_GPU), name

@@ -4,8 +4,9 @@ reference   every map as the formula is written, with the padding
 dense       all maps at once, without the padding, differentiated by autograd (`dense.py`)
 fused       no map is saved: on a GPU one kernel over the keys where available, elsewhere chunks of bounded memory
             whose maps are recomputed in the backward pass (`chunked.py`)
-auto        the default: a convolution while the layer is in the hard limit (`convolution.py`); else chunks that save
-            for the backward pass what the memory allows
+auto        the default: a convolution while the layer is in the hard limit (`convolution.py`); else on a GPU, in 16
+            bits, whole maps by few kernels (`materialised.py`), elsewhere chunks that save for the backward pass what
+            the memory allows
 
 The environment variable `TCNN_ATTENTION` forces one, `use_backend` does for a while. Inspecting attention, and
 verifying that it equals a convolution, depend on neither. Windowed or pooled content attention has one backend besides

@@ -1,8 +1,10 @@
 """The kernels compiled for GPUs that are not there; all widths and maps are in tests/slow/test_triton_kernels.py."""
 
+import re
+
 import pytest
 import torch
-from triton_compiled import Kind, check, compile_maps_for
+from triton_compiled import Kind, check, compile_maps_for, compile_materialised_for
 
 
 @pytest.mark.parametrize(
@@ -44,3 +46,12 @@ def test_what_is_between_logits_and_maps_compiles(name: str, keys: int) -> None:
     found = compile_maps_for(name, keys, torch.bfloat16, 90)
     assert " atom." not in found.ptx and " red." not in found.ptx
     assert ".local" not in found.ptx, "a row of numbers does not fit into the registers"
+
+
+@pytest.mark.parametrize("side", [7, pytest.param(14, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["forward", "backward_keys"])
+def test_eight_numbers_at_a_time(name: str, side: int) -> None:
+    """Of materialised maps: a mask or a size that the compiler knows too little of would make it one at a time."""
+    found = compile_materialised_for(name, side, 56, torch.bfloat16, 90)
+    assert re.search(r"ld\.global(\.\w+)*\.v4|cp\.async", found.ptx) and re.search(r"st\.global(\.\w+)*\.v4", found.ptx)
+    assert not re.search(r"\b(atom|red)\.", found.ptx)
