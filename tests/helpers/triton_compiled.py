@@ -128,7 +128,7 @@ def compile_materialised_for(name: str, side: int, head: int, dtype: torch.dtype
     else:
         tiles = launches.choose(name, sizes, head, dtype.itemsize)
         constants = {**tiles.constants(head, dtype.itemsize), "WHOLE": tiles.whole}
-    options = {key: constants.pop(key) for key in ("num_warps", "num_stages") if key in constants}
+    options: dict[str, object] = {key: constants.pop(key) for key in ("num_warps", "num_stages") if key in constants}
     short = {torch.bfloat16: "*bf16", torch.float16: "*fp16"}[dtype]
     row = 18 * head
     numbers = {
