@@ -60,7 +60,7 @@ def layers(result: Result) -> str:
     replayed = any("replayed_ms" in row for row in result["rows"])
     head = ["channels, map, batch", "", "layer", "ms", "÷ convolution", "÷ ConViT", "÷ ConViT, one W_val", "÷ timm's"]
     head += ["floor", "replayed, ms", "÷ convolution", "÷ ConViT", "floor"] if replayed else ["floor"]
-    lines = [_line(head), "|" + "---|" * len(head)]
+    lines = [_line(head).replace("|  |", "| |"), "|" + "---|" * len(head)]
     for row in result["rows"]:
         cells = [
             f"{row['channels']}, {row['map']}, {row['batch']}", row["what"], row["name"], _milliseconds(row["ms"]),
