@@ -1,5 +1,6 @@
-"""The house: nothing is imported in a circle, neither files nor rooms, every room says what it is for; and `make
-check`, which runs every tool, whatever another finds, and fails if one does.
+"""The house: nothing is imported in a circle, neither files nor rooms, every room says what it is for, the page
+about it (docs/architecture.md) is true; and `make check`, which runs every tool, whatever another finds, and fails if
+one does.
 """
 
 import ast
@@ -14,7 +15,10 @@ from pathlib import Path
 import grimp
 import pytest
 
+from benchmarks.drawing import architecture
+
 ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 WINGS = ("tcnn", "tcnn_jobs", "tcnn_api")
 
 
@@ -36,6 +40,52 @@ def circle(imports: dict[str, set[str]]) -> list[str]:
 def test_no_file_imports_itself_through_others(imports: dict[str, set[str]]) -> None:
     assert len(imports) > 250
     assert circle(imports) == []
+
+
+KINDS = (
+    (r"(.*/)?__(init|main)__\.py|tcnn/version\.py", "what a package is"),
+    (r"tests/(.*/)?conftest\.py", "fixtures of a folder"),
+    (r"tcnn_jobs/migrations/(env|versions/\w+)\.py", "one step of the database"),
+    (r"(deploy|docs/site)/\w+\.py", "a script of its own"),
+    (r"(tcnn/cli/commands|tcnn_jobs/cli)/(.*/)?\w+\.py|tcnn_api/cli\.py", "one command, without what others import"),
+)
+SMALL = {
+    "benchmarks/drawing/architecture.py": "a script that fills one page",
+    "benchmarks/drawing/tiny_darknet_of_timm.py": "a model that registers itself when it is imported",
+    "benchmarks/gpu_tests.py": "a process of its own",
+    "benchmarks/models/initial_hits.py": "a script",
+    "tcnn/analysis/pages/explanation.py": "a page of its own, which loads torch, as the pages beside it must not",
+    "tcnn/data/order.py": "a leaf of four files that would import each other",
+    "tcnn/evaluation/corruptions/levels.py": "a leaf of all corruptions",
+    "tcnn/layers/backends/reference.py": "the formula, which the other backends are tested by",
+    "tcnn/layers/exposed.py": "attention that hooks can look at",
+    "tcnn/layers/initialise.py": "a leaf of layers and of the transformers of vit/",
+    "tcnn/layers/shards.py": "distributed tensors",
+    "tcnn/layers/terms/attention.py": "content attention, a term of the formula",
+    "tcnn/layers/terms/kinds.py": "the kinds of positional attention, above all of them",
+    "tcnn/training/distributed.py": "a layer of its own in the contracts of imports",
+    "tcnn/training/launch/agent.py": "a process of its own, without torch",
+    "tcnn/training/launch/rank.py": "a process of its own",
+    "tcnn/vit/report.py": "a leaf of three files that would import each other",
+    "tcnn_api/document.py": "a process of its own",
+    "tcnn_api/routes/models.py": "a resource of its own",
+    "tcnn_jobs/logs.py": "what server and workers configure alike",
+    "tests/deploy/deployed.py": "a leaf of six files of tests",
+    "tests/gpu/test_kernels.py": "a process of its own, beside those of the other files there",
+    "tests/helpers/sampled.py": "a leaf of seventy files of tests, without torch",
+    "tests/helpers/timm_suite.py": "a plugin that another process loads by name",
+}
+"""Files of fewer than 80 lines, and why they are no part of another."""
+
+
+def test_files_have_80_to_300_lines() -> None:
+    """One concept a file: a longer one has several, a shorter one belongs to another, unless it is named above."""
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True)
+    files = {name: len((ROOT / name).read_text(encoding="utf-8").splitlines()) for name in listed.stdout.split()}
+    assert {name: lines for name, lines in files.items() if lines > 300} == {}
+    small = {name for name, lines in files.items() if lines < 80}
+    unexplained = {name for name in small if not any(re.fullmatch(kind, name) for kind, _ in KINDS)}
+    assert unexplained == set(SMALL)
 
 
 def test_files_of_tests_have_names_of_their_own() -> None:
@@ -169,3 +219,20 @@ def test_before_it_installs_for_minutes_it_says_so(tmp_path: Path) -> None:
     )
     assert done.returncode != 0
     assert "installing into .venv, once: torch with its CUDA libraries is some 5 GB, which takes minutes" in done.stdout
+
+
+def test_the_rooms_are_those_of_the_code() -> None:
+    assert architecture.fill(PAGE) == PAGE, "python -m benchmarks.drawing.architecture"
+    assert "tcnn/layers/backends/" in PAGE
+
+
+def test_every_step_names_what_is_there() -> None:
+    """`file` `name`: the name is defined in the file, or is a method of a class in it."""
+    named = re.findall(r"`((?:tcnn|tcnn_jobs|tcnn_api)/[\w/]+\.py)` `(\w+)`", PAGE)
+    assert len(named) > 25
+    for file, name in named:
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        assert name in {node.name for node in ast.walk(tree) if isinstance(node, kinds)}, (file, name)
+    for path in re.findall(r"`((?:tcnn|tcnn_jobs|tcnn_api)/[\w/]+?(?:/|\.py))`", PAGE):
+        assert (ROOT / path).exists(), path

@@ -14,7 +14,7 @@ from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms import attention, positions, scopes
 from tcnn.layers.terms.attention import AttentionMaps
-from tcnn.layers.terms.dtypes import at_least_float32
+from tcnn.layers.terms.execution import at_least_float32
 from tcnn.layers.terms.positions import Factors, Pair, Quad
 from tcnn.layers.terms.quadratic import Quadratic
 from tcnn.layers.terms.scopes import GLOBAL, Scope

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from tcnn.analysis.recorded import Grid, RecordedLayer
 from tcnn.layers.convit import axis_attention
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.layers.terms.dtypes import at_least_float32
+from tcnn.layers.terms.execution import at_least_float32
 from tcnn.layers.terms.positions import Pair
 
 MAX_PREFIX_TOKENS = 32

@@ -17,7 +17,7 @@ from timm.models.convit import GPSA, ConVit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tcnn.layers.terms.dtypes import at_least_float32
+from tcnn.layers.terms.execution import at_least_float32
 from tcnn.layers.terms.positions import Pair
 from tcnn.layers.terms.products import linear
 

@@ -17,11 +17,10 @@ from tcnn.layers.backends import (
     reference,
     scoped,
     selection,
-    whole_maps,
 )
 from tcnn.layers.backends.reference import AttentionInputs
 from tcnn.layers.terms import attention, kinds, positions
-from tcnn.layers.terms.eager import is_eager
+from tcnn.layers.terms.execution import is_eager
 from tcnn.layers.terms.parameters import Parameters, require_matrix
 from tcnn.layers.terms.positions import Factors, Geometry, Pair
 from tcnn.layers.terms.scopes import GLOBAL, Scope
@@ -123,7 +122,7 @@ def attend(
     elif not is_global(scope, x, geometry):
         tokens = scoped.attend(inputs(x, parameters)[0])
     else:
-        tokens = whole_maps.attend(x, parameters, geometry, scope, backend, inputs)
+        tokens = selection.attend(x, parameters, geometry, scope, backend, inputs)
     return to_map(tokens, size)
 
 

@@ -16,7 +16,7 @@ from tcnn.layers.backends import convolution, dense
 from tcnn.layers.base import AttentionLayer, ConvolutionShaped
 from tcnn.layers.functional import convolution_and_attention
 from tcnn.layers.terms import kinds, positions
-from tcnn.layers.terms.eager import is_eager
+from tcnn.layers.terms.execution import is_eager
 from tcnn.layers.terms.parameters import Parameters, fold_value
 from tcnn.layers.terms.positions import Factors, Pair
 from tcnn.layers.terms.products import Matrix, Packed, pack

@@ -17,7 +17,7 @@ from tcnn.errors import RequestError
 from tcnn.layers.backends.scoped import apply_positions
 from tcnn.layers.terms import kinds
 from tcnn.layers.terms.attention import positional_map
-from tcnn.layers.terms.dtypes import at_least_float32
+from tcnn.layers.terms.execution import at_least_float32
 from tcnn.layers.terms.isotropic import UNIT, Isotropic
 from tcnn.layers.terms.kinds import Position
 from tcnn.layers.terms.positions import Factors, Geometry, Pair

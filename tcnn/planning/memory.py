@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from tcnn.layers.backends import convolution
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.layers.terms.eager import fake_as_real
+from tcnn.layers.terms.execution import fake_as_real
 from tcnn.models.running import empty_tables
 from tcnn.training.recipe.optim import memory_of
 

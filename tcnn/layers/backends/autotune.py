@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from tcnn.layers.terms.eager import is_eager
+from tcnn.layers.terms.execution import is_eager
 
 Implementation = Callable[..., Tensor]
 Timer = Callable[[Callable[[], object], torch.device], float]

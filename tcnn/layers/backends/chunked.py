@@ -18,8 +18,7 @@ from tcnn.layers.backends import dense
 from tcnn.layers.backends.chunks import Chunk, ChunkPlan, chunks_of
 from tcnn.layers.backends.dense import Heads
 from tcnn.layers.backends.maps import maps_for
-from tcnn.layers.terms.dtypes import without_autocast
-from tcnn.layers.terms.eager import runs_eagerly
+from tcnn.layers.terms.execution import runs_eagerly, without_autocast
 from tcnn.layers.terms.parameters import Parameters
 from tcnn.layers.terms.products import Matrix, Packed, batched, batched_into, linear
 

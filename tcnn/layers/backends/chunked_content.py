@@ -15,7 +15,7 @@ from tcnn.layers.backends import chunked
 from tcnn.layers.backends.chunks import Chunk, ChunkPlan, chunks_of
 from tcnn.layers.backends.dense import Heads
 from tcnn.layers.backends.maps import content_attention
-from tcnn.layers.terms.dtypes import without_autocast
+from tcnn.layers.terms.execution import without_autocast
 from tcnn.layers.terms.parameters import Parameters
 from tcnn.layers.terms.products import batched
 

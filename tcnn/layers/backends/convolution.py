@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tcnn.layers.terms import positions
-from tcnn.layers.terms.eager import is_exporting
+from tcnn.layers.terms.execution import is_exporting
 from tcnn.layers.terms.parameters import Parameters
 from tcnn.layers.terms.positions import Geometry
 from tcnn.layers.terms.products import linear

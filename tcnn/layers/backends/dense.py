@@ -19,11 +19,10 @@ from torch.nn import functional as F
 
 from tcnn.layers.backends.reference import AttentionInputs
 from tcnn.layers.terms import attention, positions
-from tcnn.layers.terms.dtypes import at_least_float32
-from tcnn.layers.terms.eager import is_exporting, is_transformed
+from tcnn.layers.terms.execution import as_multiplied, at_least_float32, is_exporting, is_transformed
 from tcnn.layers.terms.parameters import Parameters, require_matrix
 from tcnn.layers.terms.positions import Factors, Geometry
-from tcnn.layers.terms.products import as_multiplied, batched, linear
+from tcnn.layers.terms.products import batched, linear
 
 
 class Heads(NamedTuple):

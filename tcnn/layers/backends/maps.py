@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tcnn.layers.backends.chunks import Chunk
 from tcnn.layers.backends.dense import Heads
-from tcnn.layers.terms.dtypes import at_least_float32
+from tcnn.layers.terms.execution import at_least_float32
 from tcnn.layers.terms.products import batched
 from tcnn.layers.triton import attention as triton_attention
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from tcnn.layers.backends.chunks import SAVED_SHARE, memory_of
 from tcnn.layers.backends.dense import queries_are_keys
 from tcnn.layers.terms import attention, positions
-from tcnn.layers.terms.eager import is_eager
+from tcnn.layers.terms.execution import is_eager
 from tcnn.layers.terms.isotropic import Isotropic
 from tcnn.layers.terms.parameters import Parameters, require, require_matrix
 from tcnn.layers.terms.positions import Geometry

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tcnn.layers.backends.reference import AttentionInputs
 from tcnn.layers.terms import attention, positions, scopes
-from tcnn.layers.terms.dtypes import at_least_float32
+from tcnn.layers.terms.execution import at_least_float32
 from tcnn.layers.terms.parameters import require_matrix
 from tcnn.layers.terms.positions import Factors, Geometry
 from tcnn.layers.terms.products import Matrix, batched, linear

@@ -10,19 +10,31 @@ auto        the default: a convolution while the layer is in the hard limit (`co
 
 The environment variable `TCNN_ATTENTION` forces one, `use_backend` does for a while. Inspecting attention, and
 verifying that it equals a convolution, depend on neither. Windowed or pooled content attention has one backend besides
-the reference (`scoped.py`).
+the reference (`scoped.py`). On a GPU `attend` takes what is fastest there.
+
+Shapes: B batch, C channels, M queries.
 """
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal
 
 import torch
+from torch import Tensor
+from torch.nn.functional import pad
 
 from tcnn.errors import RequestError
+from tcnn.layers.backends import autotune, chunked, chunked_content, chunks, dense, materialised
+from tcnn.layers.backends.dense import Heads
+from tcnn.layers.backends.reference import AttentionInputs
+from tcnn.layers.terms.isotropic import Isotropic
+from tcnn.layers.terms.parameters import Parameters
+from tcnn.layers.terms.positions import Geometry
+from tcnn.layers.terms.scopes import Scope
+from tcnn.layers.triton import attention as triton_attention
 
 Backend = Literal["auto", "reference", "dense", "fused"]
 BACKENDS: tuple[Backend, ...] = ("auto", "reference", "dense", "fused")
@@ -61,3 +73,86 @@ def _from_environment() -> Backend:
         if wanted == known:
             return known
     raise RequestError(f"TCNN_ATTENTION: expected one of {', '.join(BACKENDS)}, found {wanted!r}")
+
+
+InputsOf = Callable[[Tensor, Parameters], tuple[AttentionInputs, Tensor | None]]
+"""What backends compute from, of a map and parameters, and `dense.gated_positional` where it was prepared."""
+
+
+def attend(
+    x: Tensor, parameters: Parameters, geometry: Geometry, scope: Scope, backend: Backend, inputs: InputsOf
+) -> Tensor:
+    """Output tokens (B, M, C_out) of attention over a whole map (B, C_in, h, w), by `dense`, `fused` or `auto`."""
+    if backend == "auto" and materialised.supported(x, parameters, geometry, scope):
+        return _attend_materialised(x, parameters, geometry, scope, inputs)
+    return _attend_heads(dense.compute_heads(*inputs(x, parameters)), parameters, backend)
+
+
+def _attend_materialised(
+    x: Tensor, parameters: Parameters, geometry: Geometry, scope: Scope, inputs: InputsOf
+) -> Tensor:
+    """The same with maps in memory by few kernels, or in chunks if that is faster here."""
+    if torch.compiler.is_compiling():
+        return materialised.attend(x, parameters, geometry, scope)
+    tensors = _tensors(parameters)
+    own = list(tensors.values())
+
+    def of(given: Sequence[Tensor]) -> Parameters:
+        if given[0] is own[0]:
+            return parameters
+        others = dict(zip(tensors, given, strict=True))
+        position = Isotropic(*(others.pop(name) for name in Isotropic._fields))
+        return parameters._replace(position=position, **others)  # type: ignore[arg-type]
+
+    def in_chunks(x: Tensor, *given: Tensor) -> Tensor:
+        heads = dense.compute_heads(*inputs(x, of(given)))
+        if not chunked.supported(heads, of(given)):
+            return dense.attend(heads, of(given))
+        return chunked.attend(heads, of(given), chunks.plan_for(heads))
+
+    def by_few_kernels(x: Tensor, *given: Tensor) -> Tensor:
+        return materialised.attend(x, of(given), geometry, scope)
+
+    implementations: dict[str, autotune.Implementation] = {"in chunks": in_chunks, "materialised": by_few_kernels}
+    return implementations[autotune.fastest(implementations, (x, *own))](x, *own)
+
+
+def _tensors(parameters: Parameters) -> dict[str, Tensor]:
+    """All parameters but the temperatures by name, those of the positions too."""
+    named = parameters._asdict() | (parameters.position._asdict() if parameters.position else {})
+    return {name: one for name, one in named.items() if isinstance(one, Tensor) and "temperature" not in name}
+
+
+def _attend_heads(heads: Heads, parameters: Parameters, backend: Backend) -> Tensor:
+    """The same from heads, by the backend `dense`, `fused` or `auto`."""
+    if backend == "dense" or not chunked.supported(heads, parameters):
+        return dense.attend(heads, parameters)
+    plan = chunks.plan_for(heads)
+    if backend == "fused":
+        plan = plan._replace(saved=0)
+
+    implementation = chunked.attend if parameters.gating_param is not None else chunked_content.attend
+
+    # Zeros after the map are keys of no kernel, and what is drawn in the tensors' place has none.
+    keys, values = heads.key, heads.value
+    if heads.sinks is not None:
+        keys, values = keys[:, :, : heads.pixels], values[:, : heads.pixels]
+
+    def in_chunks(query: Tensor, key: Tensor, value: Tensor, *others: Tensor) -> Tensor:
+        if query is heads.query:
+            return implementation(heads, parameters, plan)
+        zeros = (0, 0, 0, heads.key.shape[2] - key.shape[2])
+        drawn = heads.with_tensors(query, pad(key, zeros), pad(value, zeros), *others)
+        return implementation(drawn._replace(gated=None), parameters, plan)
+
+    def by_kernel(query: Tensor, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor, gate: Tensor) -> Tensor:
+        mixed = triton_attention.attend(query, key, value, rows, columns, gate, heads.sinks, 1.0)
+        return dense.project(mixed, parameters)
+
+    # The kernel multiplies two factors; where positions have none they are computed in chunks.
+    if heads.columns is None or not triton_attention.supported(heads.query, heads.value):
+        return implementation(heads, parameters, plan)
+    tensors = (heads.query, keys, values, heads.rows, heads.columns, heads.gate)
+    implementations: dict[str, autotune.Implementation] = {"in chunks": in_chunks, "by kernel": by_kernel}
+    name = "by kernel" if backend == "fused" else autotune.fastest(implementations, tensors)
+    return implementations[name](*tensors)

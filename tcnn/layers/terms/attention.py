@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tcnn.layers.terms.dtypes import at_least_float32
+from tcnn.layers.terms.execution import at_least_float32
 from tcnn.layers.terms.positions import Factors
 from tcnn.layers.terms.products import Matrix, Packed, linear
 

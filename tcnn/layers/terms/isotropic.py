@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tcnn.layers.terms import positions
-from tcnn.layers.terms.dtypes import at_least_float32
+from tcnn.layers.terms.execution import at_least_float32
 from tcnn.layers.terms.positions import Factors, Geometry
 
 SOFTPLUS_BETA = 5

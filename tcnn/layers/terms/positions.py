@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tcnn.layers.terms.eager import is_exporting, is_transformed
+from tcnn.layers.terms.execution import is_exporting, is_transformed
 
 Pair = tuple[int, int]
 Quad = tuple[int, int, int, int]

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
-from tcnn.layers.terms.eager import is_eager, is_transformed
+from tcnn.layers.terms.execution import is_eager, is_transformed
 
 MIN_MULTIPLY_ADDS = 2**27
 """Number of multiply-adds from which oneDNN is faster; below it, the overhead of the call is larger than the gain."""
@@ -89,14 +89,6 @@ def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     weight = weight if weight.is_contiguous() or weight.t().is_contiguous() else weight.contiguous()
     y: Tensor = _operators()._linear_pointwise(x, weight, bias, "none", [], "")
     return y
-
-
-def as_multiplied(x: Tensor) -> Tensor:
-    """The dtype that autocast would convert x to in every product, converted once; without autocast x."""
-    kind = x.device.type
-    if is_transformed() or x.dtype != torch.float32 or not torch.amp.is_autocast_available(kind):
-        return x
-    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
 def pack(weight: Matrix) -> Matrix:

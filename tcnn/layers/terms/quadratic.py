@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tcnn.layers.terms import positions
-from tcnn.layers.terms.dtypes import at_least_float32
+from tcnn.layers.terms.execution import at_least_float32
 from tcnn.layers.terms.isotropic import SUM_RADIUS, UNIT, strength_of
 from tcnn.layers.terms.positions import Factors, Geometry, without_traces
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tcnn.errors import RequestError, UnsupportedLayerError
 from tcnn.layers.terms import positions
-from tcnn.layers.terms.dtypes import at_least_float32, without_autocast
+from tcnn.layers.terms.execution import at_least_float32, without_autocast
 from tcnn.layers.terms.isotropic import SUM_RADIUS
 from tcnn.layers.terms.positions import Factors, Geometry, without_traces
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from tcnn.config import CONTENT
 from tcnn.errors import RequestError
 from tcnn.layers.terms import attention
-from tcnn.layers.terms.dtypes import at_least_float32
+from tcnn.layers.terms.execution import at_least_float32
 from tcnn.layers.terms.positions import Geometry, output_size
 
 

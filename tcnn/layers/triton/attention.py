@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from tcnn.layers.terms.eager import is_exporting
+from tcnn.layers.terms.execution import is_exporting
 from tcnn.layers.triton import tiles as triton_tiles
 from tcnn.layers.triton.tiles import Kernel, Tiles
 

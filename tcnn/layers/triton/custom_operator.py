@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tcnn.layers.terms.dtypes import without_autocast
+from tcnn.layers.terms.execution import without_autocast
 from tcnn.layers.triton import materialised
 from tcnn.layers.triton.materialised_inputs import MATRICES, Inputs, Kept, Sizes
 

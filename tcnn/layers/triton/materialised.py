@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tcnn.layers.terms.dtypes import without_autocast
+from tcnn.layers.terms.execution import without_autocast
 from tcnn.layers.terms.isotropic import strength_of
 from tcnn.layers.terms.positions import axis_attention, without_traces
 from tcnn.layers.triton import launches

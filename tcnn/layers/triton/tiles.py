@@ -55,8 +55,9 @@ def width(head: int, itemsize: int = 2) -> int:
 def choose(kernel: Kernel, query_size: Size, key_size: Size, head: int, channels: int, itemsize: int) -> Tiles:
     """Choose the tile sizes and launch options of a kernel.
 
-    In 16 bits, by what the compiler reports for compute capability 8.0 and 9.0 (`tests/slow/test_triton_kernels.py`): a
-    thread has 255 registers, a program at most 99 KiB of shared memory even on the smallest of these GPUs.
+    In 16 bits, by what the compiler reports for compute capability 8.0 and 9.0
+    (`tests/layers/kernels/test_triton_compiled.py`): a thread has 255 registers, a program at most 99 KiB of shared
+    memory even on the smallest of these GPUs.
 
     forward: a tile of 64×256 logits in float32 is 128 registers a thread of 4 warps, and 64 more once it is rounded; 64
     channels of 256 values, twice, are 64 KiB. Keys that need several tiles are met again for every step of channels, so

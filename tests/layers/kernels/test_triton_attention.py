@@ -1,8 +1,7 @@
 """Attention in Triton against its formula in float64, maps and padding written out, forward and all six gradients.
 
-The kernels run in Triton's interpreter, in a process of its own. Larger maps are in tests/slow/test_triton_kernels.py,
-what compilers for GPUs say to the same kernels is in test_triton_compiled.py, and what a GPU makes of them in
-tests/gpu/test_kernels.py.
+The kernels run in Triton's interpreter, in a process of its own. What compilers for GPUs say to
+the same kernels is in test_triton_compiled.py, and what a GPU makes of them in tests/gpu/test_kernels.py.
 """
 
 from collections.abc import Callable
@@ -213,3 +212,40 @@ def test_a_layer_by_the_kernel(options: dict[str, Any], interpreter: Interpreter
     errors, runs = interpreter(layer_by_kernel, options)
     assert max(errors) < 10 * FLOAT32
     assert runs == [0, 1, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case((14, 14), (14, 14), 56, 200, 60, heads=1), Case((10, 20), (10, 20), 24, 40, 64, heads=1),
+        Case((7, 7), (14, 14), 56, 512, 60, heads=1), Case((17, 3), (32, 32), 64, 64, 132, heads=1),
+        Case((5, 5), (64, 64), 8, 16, None, heads=1), Case((8, 17), (16, 33), 256, 24, 102, heads=1),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_equals_the_formula_on_the_maps_it_was_made_for(
+    case: Case, dtype: torch.dtype, interpreter: Interpreter
+) -> None:
+    found, plain = interpreter(errors, case._replace(dtype=dtype))
+    for name, ours, theirs in zip(NAMES, found, plain, strict=True):
+        if dtype == torch.float32:
+            assert ours < FLOAT32, name
+        else:
+            assert ours < HALF[dtype] and ours < BESIDE_PLAIN[dtype] * theirs, name
+
+
+def checked_by_torch() -> set[str]:
+    inputs, upstream = make(Case((3, 4), (4, 5), images=2))
+    arguments = *inputs, 7, 0.3
+    results = torch.library.opcheck(triton_attention.gated_attention, arguments)
+    _, lse = triton_attention.gated_attention(*arguments)
+    backward = upstream, *(tensor.detach() for tensor in (*inputs, lse)), 0.3
+    results |= torch.library.opcheck(triton_attention.gated_attention_backward, backward)
+    return set(results.values())
+
+
+@pytest.mark.slow
+def test_it_is_a_good_operator(interpreter: Interpreter) -> None:
+    assert interpreter(checked_by_torch) == {"SUCCESS"}

@@ -1,10 +1,12 @@
-"""The kernels compiled for GPUs that are not there; all widths and maps are in tests/slow/test_triton_kernels.py."""
+"""The kernels compiled for GPUs that are not there."""
 
 import re
 
 import pytest
 import torch
-from triton_compiled import Kind, check, compile_maps_for, compile_materialised_for
+from triton_compiled import LARGE_GPU, SMALL_GPU, Kind, check, compile_maps_for, compile_materialised_for
+
+from tcnn.layers.triton import tiles as triton_tiles
 
 
 @pytest.mark.parametrize(
@@ -55,3 +57,29 @@ def test_eight_numbers_at_a_time(name: str, side: int) -> None:
     found = compile_materialised_for(name, side, 56, torch.bfloat16, 90)
     assert re.search(r"ld\.global(\.\w+)*\.v4|cp\.async", found.ptx) and re.search(r"st\.global(\.\w+)*\.v4", found.ptx)
     assert not re.search(r"\b(atom|red)\.", found.ptx)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize(
+    ("width", "dtype"),
+    [*((width, torch.bfloat16) for width in (8, 56, 128, 256)), (56, torch.float32), (256, torch.float32)],
+    ids=str,
+)
+@pytest.mark.parametrize("size", [(7, 7), (14, 14), (32, 32)], ids=str)
+def test_every_tile_fits(size: tuple[int, int], width: int, dtype: torch.dtype, capability: int) -> None:
+    whole = triton_tiles.choose("backward_keys", size, size, width, 512, dtype.itemsize).whole
+    kernels: list[triton_tiles.Kernel] = ["forward", "backward_keys", "backward_values"]
+    for kernel in kernels + ([] if whole else ["backward_queries"]):
+        check(Kind(kernel, size, width, dtype), capability)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("width", [8, 56, 128, 256])
+@pytest.mark.parametrize("side", [1, 7, 14, 20, 32])
+def test_every_tile_of_materialised_maps_fits(side: int, width: int, capability: int) -> None:
+    for name in ("forward", "backward_queries", "backward_keys", "table", "gradients_of_queries", "gradients"):
+        found = compile_materialised_for(name, side, width, torch.bfloat16, capability)
+        assert not re.search(r"\b(atom|red)\.", found.ptx), f"{name}: another run may add in another order"
+        assert found.shared <= (LARGE_GPU if capability == 90 else SMALL_GPU), name

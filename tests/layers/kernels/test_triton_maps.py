@@ -110,7 +110,7 @@ def layer_errors(form: str, unpadded: bool, dtype: torch.dtype, plan: ChunkPlan 
     with (
         patch.object(triton_attention, "supported", lambda *_: False),
         patch.object(chunked, "maps_for", counted),
-        patch("tcnn.layers.backends.whole_maps.chunks.plan_for", lambda heads: plan or plan_for(heads)),
+        patch("tcnn.layers.backends.selection.chunks.plan_for", lambda heads: plan or plan_for(heads)),
     ):
         found = found_by(layer.to(dtype), x.to(dtype))
     assert made == [KernelMaps, KernelMaps], "forward and backward"

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tcnn.layers import GPSA2d
 from tcnn.layers.initialise import mimetic
-from tcnn.layers.terms.eager import fake_as_real, runs_eagerly
+from tcnn.layers.terms.execution import fake_as_real, runs_eagerly
 from tcnn.layers.terms.isotropic import Isotropic
 from tcnn.layers.terms.positions import without_traces
 from tcnn.layers.terms.quadratic import Quadratic

@@ -1,11 +1,12 @@
-"""Detect eager execution: whether tensors hold values, or a compiler, tracer or function transform is active.
+"""How a layer is executed: whether tensors hold values, or a compiler, tracer or function transform is active; in which
+dtype, and whether under autocast.
 
 Under a compiler, a tracer, a transform of `torch.func`, forward-mode differentiation or fake tensors, a layer must
 consist of PyTorch operators only: it may neither read a value nor use an operator of its own.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 
 import torch
@@ -62,3 +63,22 @@ def is_transformed() -> bool:
 def is_exporting() -> bool:
     """Whether `torch.export` traces; `torch.compiler.is_exporting` says so of `torch.compile` too in torch 2.11."""
     return bool(torch.compiler._is_exporting_flag)
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Cast half precision to float32, in which softmaxes, gates and distances are computed; other dtypes stay."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def without_autocast(device: str) -> AbstractContextManager[object]:
+    """Context in which products have the dtype of their tensors, on a kind of device, whatever autocast is active."""
+    active = torch.amp.autocast_mode.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if active else nullcontext()
+
+
+def as_multiplied(x: Tensor) -> Tensor:
+    """The dtype that autocast would convert x to in every product, converted once; without autocast x."""
+    kind = x.device.type
+    if is_transformed() or x.dtype != torch.float32 or not torch.amp.is_autocast_available(kind):
+        return x
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
