@@ -15,7 +15,7 @@ HALF = {torch.bfloat16: 2e-2, torch.float16: 3e-3}
 """Relative L2 of output and gradients. Measured on an H100: at most 1.2e-2 in bfloat16, as plain operations."""
 WIDE = (64, 48)
 CASES = [
-    Case(size=size, width=width, channels=WIDE, dtype=torch.bfloat16, content_heads=content, form=form)
+    Case(kernel=(3, 3), size=size, width=width, channels=WIDE, dtype=torch.bfloat16, content_heads=content, form=form)
     for form, size, width, content in (
         ("padding", (14, 14), 56, 0), ("padding", (7, 7), 56, 0), ("padding", (32, 32), 56, 0),
         ("padding", (20, 17), 24, 2), ("padding", (4, 4), 16, 1), ("padding", (12, 12), 128, 0),
@@ -43,7 +43,9 @@ def test_equals_the_formula_in_every_run(case: Case, device: torch.device) -> No
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("side", [7, 14, 32])
 def test_the_tuner_finds_all_implementations_alike(side: int, fused: bool, device: torch.device) -> None:
-    layer, x = make(Case(size=(side, side), width=24, channels=(216, 216), images=8, dtype=torch.bfloat16))
+    layer, x = make(
+        Case(kernel=(3, 3), size=(side, side), width=24, channels=(216, 216), images=8, dtype=torch.bfloat16)
+    )
     layer, x = layer.to(device), x.to(device)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
@@ -58,7 +60,9 @@ def test_the_tuner_finds_all_implementations_alike(side: int, fused: bool, devic
 @pytest.mark.parametrize("mode", ["eager", "autocast"])
 def test_compiled_to_one_graph(mode: str, device: torch.device) -> None:
     dtype = torch.float32 if mode == "autocast" else torch.bfloat16
-    layer, x = (one.to(device) for one in make(Case(size=(14, 14), width=56, channels=WIDE, dtype=dtype)))
+    layer, x = (
+        one.to(device) for one in make(Case(kernel=(3, 3), size=(14, 14), width=56, channels=WIDE, dtype=dtype))
+    )
     torch.compiler.reset()
     whole = torch.compile(layer, fullgraph=True)
     with materialised(), torch.autocast(device.type, torch.bfloat16, enabled=mode == "autocast"):
@@ -68,7 +72,10 @@ def test_compiled_to_one_graph(mode: str, device: torch.device) -> None:
 
 
 def test_a_training_step_in_a_cuda_graph(device: torch.device) -> None:
-    layer, x = (one.to(device) for one in make(Case(size=(14, 14), width=56, channels=WIDE, dtype=torch.bfloat16)))
+    layer, x = (
+        one.to(device)
+        for one in make(Case(kernel=(3, 3), size=(14, 14), width=56, channels=WIDE, dtype=torch.bfloat16))
+    )
     leaf = x.clone().requires_grad_()
 
     def step() -> None:

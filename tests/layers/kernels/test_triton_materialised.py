@@ -26,13 +26,18 @@ FLOAT32 = 3e-6
 HALF = 2e-2
 """The same in bfloat16. Measured: at most 1e-2; plain operations have 7e-3."""
 
-QUICK = (Case(), Case("stride", unpadded=True), Case("no padding", content_heads=2), Case(dtype=torch.bfloat16))
-SLOW = (
-    Case("reflected"), Case("dilated", (7, 9)), Case("dilated", (9, 8), dtype=torch.bfloat16), Case(unpadded=True),
-    Case("stride", (9, 8), content_heads=1), Case(size=(1, 1)), Case(size=(2, 3), images=1),
-    Case(size=(4, 4), width=16), Case(size=(20, 17), content_heads=2), Case("stride", (21, 19)),
-    Case(size=(9, 9), width=256),
-    Case(size=(16, 16), width=64, images=1, dtype=torch.bfloat16),
+QUICK = (
+    Case(), Case("stride", (4, 5), unpadded=True), Case("no padding", content_heads=1, kernel=(2, 2)),
+    Case("dilated", (3, 6), dtype=torch.bfloat16),
+)  # fmt: skip
+SLOW = tuple(
+    case._replace(kernel=(3, 3)) for case in (
+        Case("reflected"), Case("dilated", (7, 9)), Case("dilated", (9, 8), dtype=torch.bfloat16), Case(unpadded=True),
+        Case("stride", (9, 8), content_heads=1), Case(size=(1, 1)), Case(size=(2, 3), images=1),
+        Case(size=(6, 5), dtype=torch.bfloat16), Case(size=(4, 4), width=16), Case(size=(20, 17), content_heads=2),
+        Case("stride", (21, 19)), Case(size=(9, 9), width=256),
+        Case(size=(16, 16), width=64, images=1, dtype=torch.bfloat16),
+    )
 )  # fmt: skip
 
 
@@ -78,7 +83,7 @@ def frozen(case: Case, names: tuple[str, ...]) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    "names", [("query",), ("proj", "bias"), ("attention_centers",), ("value", "key"), ("gating_param",)]
+    "names", [("proj", "bias"), ("value", "key"), ("gating_param",), ("query", "attention_centers")]
 )
 def test_frozen_parameters_get_no_gradient(names: tuple[str, ...], interpreter: Interpreter) -> None:
     errors = interpreter(frozen, Case(), names)
@@ -104,7 +109,7 @@ def second_derivatives(case: Case) -> dict[str, float]:
 
 @pytest.mark.parametrize("form", ["padding", "stride"])
 def test_second_derivatives(form: str, interpreter: Interpreter) -> None:
-    errors = interpreter(second_derivatives, Case(form, (4, 5), images=1))
+    errors = interpreter(second_derivatives, Case(form, images=1))
     assert max(errors.values()) < 2e-5, errors
 
 
@@ -122,7 +127,7 @@ def compiled(case: Case, dynamic: bool, autocast: bool) -> tuple[int, list[dict[
     torch.compiler.reset()
     whole = torch.compile(layer, backend=count, fullgraph=True, dynamic=dynamic)
     errors = []
-    for rows in (0, 1, 3) if dynamic else (0,):
+    for rows in (0, 1, 2) if dynamic else (0,):
         x = torch.cat((x, x[:, :, :rows]), dim=2)
         with torch.autocast("cpu", enabled=autocast), materialised():
             found, expected = found_by(whole, x), found_by(layer, x)  # type: ignore[arg-type]
@@ -132,7 +137,11 @@ def compiled(case: Case, dynamic: bool, autocast: bool) -> tuple[int, list[dict[
 
 @pytest.mark.parametrize(
     ("form", "dynamic", "autocast"),
-    [("padding", False, False), ("stride", True, False), pytest.param("padding", True, True, marks=pytest.mark.slow)],
+    [
+        ("padding", False, False),
+        pytest.param("stride", True, False, marks=pytest.mark.slow),
+        pytest.param("padding", True, True, marks=pytest.mark.slow),
+    ],
 )
 def test_a_compiler_sees_one_operator(form: str, dynamic: bool, autocast: bool, interpreter: Interpreter) -> None:
     count, errors = interpreter(compiled, Case(form), dynamic, autocast)
@@ -164,7 +173,7 @@ def opcheck(form: str) -> None:
         )
 
 
-@pytest.mark.parametrize("form", ["padding", "stride"])
+@pytest.mark.parametrize("form", [pytest.param("padding", marks=pytest.mark.slow), "stride"])
 def test_the_operator_keeps_pytorchs_rules(form: str, interpreter: Interpreter) -> None:
     interpreter(opcheck, form)
 
