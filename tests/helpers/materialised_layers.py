@@ -28,7 +28,7 @@ class Case(NamedTuple):
     """A layer and its input."""
 
     form: str = "padding"
-    size: tuple[int, int] = (3, 4)
+    size: tuple[int, int] = (2, 3)
     width: int = 8
     """Of a head."""
     channels: tuple[int, int] = (16, 12)

@@ -27,13 +27,14 @@ HALF = 2e-2
 """The same in bfloat16. Measured: at most 1e-2; plain operations have 7e-3."""
 
 QUICK = (
-    Case(), Case("stride", (4, 5), unpadded=True), Case("no padding", content_heads=1, kernel=(2, 2)),
-    Case("dilated", (3, 6), dtype=torch.bfloat16),
+    Case(), Case("stride", (4, 5), unpadded=True), Case("no padding", (3, 4), content_heads=1, kernel=(2, 2)),
+    Case("dilated", (2, 4), dtype=torch.bfloat16),
 )  # fmt: skip
 SLOW = tuple(
     case._replace(kernel=(3, 3)) for case in (
-        Case("reflected"), Case("dilated", (7, 9)), Case("dilated", (9, 8), dtype=torch.bfloat16), Case(unpadded=True),
-        Case("stride", (9, 8), content_heads=1), Case(size=(1, 1)), Case(size=(2, 3), images=1),
+        Case("reflected", (6, 5)), Case("dilated", (7, 9)), Case("dilated", (9, 8), dtype=torch.bfloat16),
+        Case(size=(6, 5), unpadded=True), Case("stride", (9, 8), content_heads=1), Case(size=(1, 1)),
+        Case(size=(2, 3), images=1),
         Case(size=(6, 5), dtype=torch.bfloat16), Case(size=(4, 4), width=16), Case(size=(20, 17), content_heads=2),
         Case("stride", (21, 19)), Case(size=(9, 9), width=256),
         Case(size=(16, 16), width=64, images=1, dtype=torch.bfloat16),
@@ -260,11 +261,7 @@ def launches_of_a_step() -> tuple[list[str], list[str]]:
     with (
         materialised(),
         patch.object(triton_interpreter.GridExecutor, "__call__", note),
-        patch.object(
-            functional,
-            "in_hard_limit",
-            lambda *_: False,  # which on a CPU looks at the values, on a GPU not
-        ),
+        patch.object(functional, "in_hard_limit", lambda *_: False),  # on a CPU it looks at the values
     ):
         with Counted() as forward:
             y = layer(x)
@@ -285,7 +282,7 @@ def test_a_training_step_takes_few_launches(interpreter: Interpreter) -> None:
 
 
 def test_where_it_is_not_supported() -> None:
-    layer, x = make(Case(dtype=torch.bfloat16))
+    layer, x = make(Case())
     assert not backend.supported(x, layer.tensors, layer.geometry, layer.scope), "no Triton on this device"
 
 
