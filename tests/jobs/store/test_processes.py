@@ -91,7 +91,8 @@ def test_killed_within_a_transaction(store: Store, url: str, where: str, status:
 def test_killed_at_any_time(store: Store, url: str) -> None:
     """Workers in full swing are killed at random; what they held is reaped, and all is finished once."""
     chance = random.Random(11)
-    ids = [store.enqueue(new()).id for _ in range(30)]
+    # A victim goes on between what is heard of it and the signal, on a busy machine for dozens of jobs.
+    ids = [store.enqueue(new()).id for _ in range(100)]
     victims = [Child("work", url, f"victim{number}") for number in range(3)]
     for victim in victims:
         victim.go()
