@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from benchmarks import reporting as tables
+from benchmarks import reporting
 from benchmarks.parts import DONE, FAILED, Facts, Outcome, Part, run_all, sources, told, write
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -181,9 +181,9 @@ def report(outcomes: Sequence[Outcome], facts: Facts) -> str:
         )
     rows = {kind: _rows(results, kind) for kind in ("layer_", "networks_")}
     if rows["layer_"]:
-        text.append(tables.layers({"rows": rows["layer_"]}).strip())
+        text.append(reporting.layers({"rows": rows["layer_"]}).strip())
     if rows["networks_"]:
-        text.append(tables.networks_of_a_gpu(rows["networks_"]).strip())
+        text.append(reporting.networks_of_a_gpu(rows["networks_"]).strip())
     if "memory" in results:
         memory = results["memory"]
         channels, side, batch = memory["memory_shape"].values()

@@ -9,6 +9,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from tcnn.layers.backends.chunked import needs_gradients
 from tcnn.layers.backends.chunks import SAVED_SHARE, memory_of
 from tcnn.layers.backends.dense import queries_are_keys
 from tcnn.layers.terms import attention, positions
@@ -48,7 +49,7 @@ def supported(x: Tensor, parameters: Parameters, geometry: Geometry, scope: Scop
 
 def _fits(x: Tensor, p: Parameters, sizes: Sizes) -> bool:
     """Whether the maps may be kept for the backward pass; without one they may take an eighth of the memory."""
-    training = torch.is_grad_enabled() and (x.requires_grad or p.plain_proj.requires_grad)
+    training = needs_gradients((x, *p, *(p.position or ())))
     held = _held(x, sizes, 0 if training else x.shape[1])  # in training what is mixed can be computed again
     return held <= memory_of(x.device) // (SAVED_SHARE if training else 8)
 

@@ -1,11 +1,11 @@
 """How a layer is executed: whether tensors hold values, or a compiler, tracer or function transform is active; in which
-dtype, and whether under autocast.
+dtype, whether under autocast, and differentiated twice.
 
 Under a compiler, a tracer, a transform of `torch.func`, forward-mode differentiation or fake tensors, a layer must
 consist of PyTorch operators only: it may neither read a value nor use an operator of its own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 
@@ -82,3 +82,14 @@ def as_multiplied(x: Tensor) -> Tensor:
     if is_transformed() or x.dtype != torch.float32 or not torch.amp.is_autocast_available(kind):
         return x
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+
+
+def differentiable_gradients(
+    compute: Callable[..., Tensor], tensors: Sequence[Tensor | None], wanted: Sequence[bool], gradient: Tensor
+) -> list[Tensor | None]:
+    """Gradients of the wanted ones of the tensors that `compute` takes, themselves differentiable; else None."""
+    # So that one tensor in two places has two gradients.
+    places = [None if tensor is None else tensor.view_as(tensor) for tensor in tensors]
+    moving = [place for place, moves in zip(places, wanted, strict=True) if moves and place is not None]
+    found = iter(torch.autograd.grad(compute(*places), moving, gradient, create_graph=True))
+    return [next(found) if moves else None for moves in wanted]

@@ -9,6 +9,7 @@ Shapes: B images, K heads, d head width, C channels, Ho×Wo queries, M = Ho·Wo,
 
 import os
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from importlib.util import find_spec
 from math import prod
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from tcnn.layers.terms.execution import is_exporting
+from tcnn.layers.terms.execution import differentiable_gradients, is_exporting
 from tcnn.layers.triton import tiles as triton_tiles
 from tcnn.layers.triton.tiles import Kernel, Tiles
 
@@ -98,10 +99,18 @@ def runs_on(device: torch.device) -> bool:
         return False
     if device.type != "cuda":
         return device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    # Every layer asks in every call, and the driver's answer stays; a compiler knows nothing of what was kept.
+    return _capable(device) if torch.compiler.is_compiling() else _capable_once(device)
+
+
+def _capable(device: torch.device) -> bool:
     if torch.version.hip is not None or not torch.cuda.is_available():
         return False
     found = torch.cuda.get_device_properties(device)  # what compilers can read
     return (found.major, found.minor) >= (8, 0)
+
+
+_capable_once = cache(_capable)
 
 
 @torch.library.custom_op("tcnn::gated_attention", mutates_args=())
@@ -215,7 +224,12 @@ def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
 def _backward(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     *tensors, lse = ctx.saved_tensors
     if torch.is_grad_enabled():  # the gradients are to be differentiated: only plain operations can be
-        return *_reference_gradients(gradient, tensors, ctx.needs_input_grad, ctx.sinks, ctx.scale), None, None
+        moving = ctx.needs_input_grad[: len(tensors)]
+
+        def compute(*places: Tensor) -> Tensor:
+            return _reference(list(places), ctx.sinks, ctx.scale)
+
+        return *differentiable_gradients(compute, tensors, moving, gradient), None, None
     return *gated_attention_backward(gradient, *tensors, lse, ctx.scale), None, None
 
 
@@ -231,15 +245,6 @@ def _reference(tensors: list[Tensor], sinks: int, scale: float) -> Tensor:
     positional = torch.einsum("kiy,kjx->kijyx", rows, columns).flatten(3).flatten(1, 2)
     maps = (1 - gate[:, None, None]) * content + gate[:, None, None] * positional
     return torch.einsum("bkmr,brc->bmkc", maps.to(value.dtype), value)
-
-
-def _reference_gradients(
-    gradient: Tensor, tensors: list[Tensor], wanted: tuple[bool, ...], sinks: int, scale: float
-) -> list[Tensor | None]:
-    places = [tensor.view_as(tensor) for tensor in tensors]  # so that one tensor in two places has two gradients
-    moving = [place for place, moves in zip(places, wanted, strict=False) if moves]
-    found = iter(torch.autograd.grad(_reference(places, sinks, scale), moving, gradient, create_graph=True))
-    return [next(found) if moves else None for moves in wanted[: len(tensors)]]
 
 
 def _contiguous_channels(tensor: Tensor) -> Tensor:

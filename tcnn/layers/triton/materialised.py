@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tcnn.layers.terms.execution import without_autocast
+from tcnn.layers.terms.execution import differentiable_gradients, without_autocast
 from tcnn.layers.terms.isotropic import strength_of
 from tcnn.layers.terms.positions import axis_attention, without_traces
 from tcnn.layers.triton import launches
@@ -52,7 +52,11 @@ class _Attention(torch.autograd.Function):
         wanted = list(ctx.needs_input_grad[:-2])
         with without_autocast(gradient.device.type):
             if torch.is_grad_enabled():  # second derivatives: every step must be differentiable by PyTorch
-                return *_differentiable_gradients(inputs, ctx.sizes, gradient, wanted), None, None
+
+                def plain(*places: Any) -> Tensor:
+                    return _plain(Inputs(*places), ctx.sizes)
+
+                return *differentiable_gradients(plain, inputs, wanted, gradient), None, None
             return *backward(inputs, kept, ctx.sizes, gradient, wanted), None, None
 
 
@@ -140,18 +144,6 @@ def backward(inputs: Inputs, kept: Kept, sizes: Sizes, gradient: Tensor, wanted:
     if (whole := found["tokens"]) is not None:
         found["tokens"] = whole.view_as(tokens)[:, : prod(sizes.key)]
     return tuple(found.values())
-
-
-def _differentiable_gradients(
-    inputs: Inputs, sizes: Sizes, gradient: Tensor, wanted: list[bool]
-) -> tuple[Tensor | None, ...]:
-    """Gradients of the wanted ones of the inputs, through plain operations, which second derivatives need."""
-    places = [None if tensor is None else tensor.view_as(tensor) for tensor in inputs]
-    moving = [place for place, moves in zip(places, wanted, strict=True) if moves and place is not None]
-    placed = inputs._replace(**dict(zip(inputs._fields, places, strict=True)))  # type: ignore[arg-type]
-    out = _plain(placed, sizes)
-    found = iter(torch.autograd.grad(out, moving, gradient, create_graph=True))
-    return tuple(next(found) if moves else None for moves in wanted)
 
 
 def _plain(inputs: Inputs, sizes: Sizes) -> Tensor:
