@@ -1,4 +1,4 @@
-"""Write files and directories atomically: complete, or not at all; and the digest of a file."""
+"""Paths that are given, files and directories written atomically: complete, or not at all; the digest of a file."""
 
 import ctypes
 import errno
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tcnn.errors import OutputError, StorageError
+from tcnn.errors import OutputError, RequestError, StorageError
 
 SLICE = 2**22
 """Bytes that are flushed to the disk at a time."""
@@ -24,6 +24,15 @@ _WAIT_WRITE_WAIT = 7
 _UMASK = os.umask(0)  # when this is imported no other thread makes files yet
 os.umask(_UMASK)
 _SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def path_of(given: object, what: str) -> Path:
+    """What was given from Python as a path; raises `RequestError` for what is none, such as None or a model."""
+    if not isinstance(given, str | os.PathLike):
+        raise RequestError(
+            f"{what}: expected a path (str or pathlib.Path), found a value of type {type(given).__name__}"
+        )
+    return Path(given)
 
 
 def _mode(path: Path) -> int:

@@ -16,6 +16,7 @@ from tcnn.data.sources.names import EXTENSIONS, sort_key
 from tcnn.data.transforms import middle_of_strip
 from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import input_settings, transform_for
+from tcnn.files import path_of
 from tcnn.layers.terms.positions import Pair
 from tcnn.models.checks import refuse_other_images
 
@@ -55,14 +56,15 @@ def read_pictures(where: str | Path, model: nn.Module, limit: int = 32, size: Pa
     """
     if not str(where):  # Path("") is the working directory
         raise RequestError("images: expected an image or a folder of images, found an empty name")
-    files = select_files(Path(where), limit)
+    where = path_of(where, "images")
+    files = select_files(where, limit)
     transform, mode = transform_for(model, size), mode_of(input_settings(model)["input_size"][0])
     names, tensors, unreadable = [], [], []
     for file in files:
         try:
             with open(file, "rb", opener=open_at_once) as handle:
                 tensors.append(transform(middle_of_strip(decode(handle, mode))))
-            names.append(readable(file.name if file == Path(where) else str(file.relative_to(where))))
+            names.append(readable(file.name if file == where else str(file.relative_to(where))))
         except Exception as error:  # a decoder may raise anything over a file that is no image
             unreadable.append(f"{readable(file.name)}: {shorten(reason(error), 120)}")
     batch = torch.stack(tensors) if tensors else torch.empty(0, *input_settings(model)["input_size"])

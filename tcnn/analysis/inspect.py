@@ -87,7 +87,7 @@ def inspect(
 
 
 def _opened(model: nn.Module | str | Path, device: torch.device) -> tuple[str, nn.Module]:
-    if isinstance(model, nn.Module):
+    if not isinstance(model, str | Path):
         model = unwrapped(model)
         report = getattr(model, "conversion_report", None)
         return getattr(report, "base_model", None) or type(model).__name__, model

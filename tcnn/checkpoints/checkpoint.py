@@ -33,7 +33,7 @@ from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import rebuild
 from tcnn.conversion.ties import still_tied
 from tcnn.errors import CheckpointError, RequestError, one_line, shorten
-from tcnn.files import replacing
+from tcnn.files import path_of, replacing
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.models.checks import refuse_prepared, refuse_without_values, unwrapped
 from tcnn.models.trace import meta_copy
@@ -78,7 +78,7 @@ def save(
 
     Raises: `OutputError`, `StorageError`, `RequestError`.
     """
-    path = Path(path)
+    path = path_of(path, "path")
     tensors, metadata = contents(model, verification, sections)
     with replacing(path, force) as temporary:
         save_file(tensors, temporary, metadata)
@@ -155,7 +155,7 @@ def digest(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
 
 def read(path: str | Path) -> Checkpoint:
     """Read and check a file, or that of a directory (`checkpoint_file`); raises `CheckpointError` with one line."""
-    path = Path(path)
+    path = path_of(path, "path")
     file = existing(path)
     try:
         with safe_open(file, framework="pt") as handle:

@@ -16,7 +16,7 @@ from torch import nn
 from tcnn.checkpoints.checkpoint import contents
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError
-from tcnn.files import replacing
+from tcnn.files import path_of, replacing
 from tcnn.models.checks import unwrapped
 from tcnn.verification.report import VerificationReport
 
@@ -30,7 +30,7 @@ def save_directory(
     check: Callable[[Path], None] | None = None,
 ) -> Path:
     """Save a timm model in hub layout, atomically; arguments as for `tcnn.save`."""
-    path, model = Path(path), unwrapped(model)
+    path, model = path_of(path, "path"), unwrapped(model)
     if not getattr(model, "pretrained_cfg", None):
         raise RequestError(
             f"{type(model).__name__} is no timm model: write one .safetensors file instead of a directory"

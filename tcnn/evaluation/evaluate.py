@@ -27,7 +27,7 @@ from tcnn.errors import RequestError
 from tcnn.evaluation.corruptions import Corruption, MixedCorruption
 from tcnn.evaluation.scores import ClassScore, Confusion, Evaluation
 from tcnn.folding.fold import fused
-from tcnn.models.checks import refuse_without_values, unwrapped
+from tcnn.models.checks import no_module, refuse_without_values, unwrapped
 from tcnn.models.running import weights_dtype
 from tcnn.models.trace import evaluating, input_shape
 
@@ -98,7 +98,7 @@ def evaluate(
     Raises: `RequestError` when classes and outputs do not fit, or no image can be read.
     """
     if not isinstance(model, nn.Module):
-        raise RequestError(f"model: expected a module, found {model!r}; load it by tcnn.load or timm.create_model")
+        raise no_module(model)
     refuse_without_values(model, "evaluate")
     if amp not in get_args(Amp):
         raise RequestError(f"amp: expected {', '.join(get_args(Amp))}, found {amp!r}")

@@ -94,7 +94,7 @@ def predict(
         if value < 1:
             raise RequestError(f"{setting}: expected at least 1, found {value}")
     files = image_files(images)
-    if not isinstance(model, nn.Module):
+    if isinstance(model, str | Path):
         from tcnn.checkpoints.opening import open_model
 
         model = open_model(str(model))

@@ -25,7 +25,7 @@ from tcnn.exporting import onnx_file
 from tcnn.exporting.export import describe
 from tcnn.exporting.interface import ExplorerReport, check_options, require_onnx
 from tcnn.exporting.program import trace
-from tcnn.files import check_folder, replacing
+from tcnn.files import check_folder, path_of, replacing
 from tcnn.layers.backends.selection import use_backend
 from tcnn.models.checks import refuse_without_values, unwrapped
 from tcnn.models.precision import exact_arithmetic
@@ -62,7 +62,7 @@ def export_explorer(
     when the exported network computes something else, `EnvironmentFailure` without the `export` extra.
     """
     started = time.monotonic()
-    folder, model = Path(folder), unwrapped(model)
+    folder, model = path_of(folder, "folder"), unwrapped(model)
     refuse_without_values(model, "export")
     check_folder(folder, force)
     check_options(size, 1, tolerance)

@@ -31,7 +31,7 @@ from tcnn.exporting.interface import (
     require_onnx,
 )
 from tcnn.exporting.program import Program, free_axes, output_tensors, silence_logging, trace
-from tcnn.files import check_file, file_digest, replacing
+from tcnn.files import check_file, file_digest, path_of, replacing
 from tcnn.folding.fold import fused
 from tcnn.models.checks import refuse_without_values, unwrapped
 from tcnn.models.running import failure
@@ -85,7 +85,7 @@ def export(
     computes something else, `EnvironmentFailure` without the libraries of the `export` extra.
     """
     started = time.monotonic()
-    path, model = Path(path), unwrapped(model)
+    path, model = path_of(path, "path"), unwrapped(model)
     kind = format_of(path, format)
     check_options(size, batch, tolerance)
     dynamic = parse_axes(dynamic)

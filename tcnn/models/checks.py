@@ -24,7 +24,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
     """
     while True:
         if not isinstance(model, nn.Module):
-            raise _no_module(model)
+            raise no_module(model)
         if type(model).__name__ == "OptimizedModule":  # by name: its class comes with the compiler, seconds to import
             model = model.get_submodule("_orig_mod")
         elif isinstance(model, nn.DataParallel | DistributedDataParallel):
@@ -33,7 +33,8 @@ def unwrapped(model: nn.Module) -> nn.Module:
             return model
 
 
-def _no_module(value: object) -> RequestError:
+def no_module(value: object) -> RequestError:
+    """What is said of anything that stands where a module should."""
     with_report = isinstance(value, tuple) and isinstance(getattr(value, "model", None), nn.Module)
     advice = "take its .model" if with_report else "load it by tcnn.load or timm.create_model"
     return RequestError(f"model: expected a module, found {named(value)}; {advice}")

@@ -14,6 +14,7 @@ from tcnn.conversion.surgery import convert
 from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import TrainingLoader
 from tcnn.errors import RequestError
+from tcnn.files import path_of
 from tcnn.models.checks import unwrapped
 from tcnn.models.trace import flops, input_shape, meta_copy, parameter_count
 from tcnn.planning.memory import free_bytes, free_disk_bytes, peak_bytes, reset_peak, step_bytes, taken_bytes
@@ -95,7 +96,7 @@ def plan(
         target = Target(device, free_bytes(device))
     data, val = data_set(data), None if val is None else data_set(val, "val")
     train, validation, config = open_data_sets(data, val, config, in_chans(model))
-    run = _Run(train, validation, Path(out), target, seconds, say)
+    run = _Run(train, validation, path_of(out, "out"), target, seconds, say)
     say("building the model")
     start = prepare(model, config, train.class_names, pretrained=False)
     source = _before(model, config, train, start)

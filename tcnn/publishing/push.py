@@ -137,7 +137,9 @@ def push_to_hub(
         return _uploaded(report, operations, private, create_pr, message, token)
 
 
-def _check(repository: str, license: str | None) -> None:
+def _check(repository: object, license: str | None) -> None:
+    if not isinstance(repository, str):
+        raise RequestError(f"repository: expected text as ORG/NAME, found a value of type {type(repository).__name__}")
     try:
         validate_repo_id(repository)
     except HFValidationError as error:
@@ -150,7 +152,7 @@ def _check(repository: str, license: str | None) -> None:
 
 def _opened(source: str | Path | nn.Module) -> tuple[nn.Module, VerificationReport | None, dict[str, Any]]:
     """The model, its verification, and the further sections of its file."""
-    if isinstance(source, nn.Module):
+    if not isinstance(source, str | Path):
         return unwrapped(source), None, {}
     if is_ours(str(source)) and checkpoint_file(source) is None:
         begun = unfinished(source)

@@ -13,6 +13,7 @@ from tcnn.config import FinetuneConfig, build
 from tcnn.config.finetune import DEFAULT_SPLIT
 from tcnn.data.image_set import ImageSet
 from tcnn.evaluation.comparing.before_after import BeforeAfter
+from tcnn.files import path_of
 from tcnn.models.checks import unwrapped
 from tcnn.models.precision import emulated
 from tcnn.training.baseline import baseline_config, baseline_start, check_baseline
@@ -118,7 +119,7 @@ def finetune(
         model = unwrapped(model)
     data, val = data_set(data), None if val is None else data_set(val, "val")
     sources = Sources(model, data, val, pretrained, weights, names or {})
-    directory = _Directory(RunDirectory(Path(out)), resume, force, allow_changes)
+    directory = _Directory(RunDirectory(path_of(out, "out")), resume, force, allow_changes)
     callbacks = Callbacks(report, say, stop)
     with join_processes(config.device) as processes:
         if not processes.first:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tcnn.errors import RequestError, one_line
 from tcnn.files import check_output, replacing
 from tcnn.layers.initialise import mimetic
+from tcnn.models.checks import unwrapped
 from tcnn.models.trace import evaluating
 from tcnn.vit import impulse
 from tcnn.vit.convit import initialise_convit
@@ -76,6 +77,7 @@ def initialise(
         raise RequestError(f"peak: expected an attention weight between 0 and 1, found {peak:g}")
     if positions not in (None, *get_args(Positions)):
         raise RequestError(f"positions: expected {' or '.join(get_args(Positions))}, found {positions!r}")
+    model = unwrapped(model)
     notes = unseen_pixels(model)
     generator = torch.Generator().manual_seed(seed)
     if isinstance(model, ConVit):

@@ -1,4 +1,5 @@
-"""Keywords beside a configuration go over it, and one that it does not know is refused: none vanishes."""
+"""What the functions are given in Python: keywords beside a configuration go over it, and one that it does not know is
+refused: none vanishes; nor is what is neither path nor model where one should stand, such as None, a TypeError."""
 
 import inspect
 from collections.abc import Callable
@@ -128,3 +129,51 @@ class TestUnknownKeys:
     )
     def test_names_those_of_its_own_place(self, path: tuple[int | str, ...], message: str) -> None:
         assert unknown_key(Outer, path) == message
+
+
+MODEL = nn.Identity()
+PATHS: dict[str, Callable[..., object]] = {
+    "load": tcnn.load,
+    "save": lambda wrong: tcnn.save(MODEL, wrong),  # type: ignore[arg-type]
+    "save_directory": lambda wrong: tcnn.save_directory(MODEL, wrong),  # type: ignore[arg-type]
+    "export": lambda wrong: tcnn.export(MODEL, wrong),  # type: ignore[arg-type]
+    "export_explorer": lambda wrong: tcnn.export_explorer(MODEL, wrong),  # type: ignore[arg-type]
+    "report": tcnn.report,
+}
+MODELS: dict[str, Callable[..., object]] = {
+    "convert": tcnn.convert,
+    "evaluate": lambda wrong: tcnn.evaluate(wrong, None),  # type: ignore[arg-type]
+    "initialise": tcnn.initialise,
+    "inspect": tcnn.inspect,
+    "predict": lambda wrong: tcnn.predict(wrong, [__file__]),  # type: ignore[arg-type]
+    "push_to_hub": lambda wrong: tcnn.push_to_hub(wrong, "team/model"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("wrong", [None, 3, b"model.safetensors", MODEL], ids=lambda wrong: type(wrong).__name__)
+@pytest.mark.parametrize("function", PATHS)
+def test_no_path(function: str, wrong: object) -> None:
+    kind = type(wrong).__name__
+    with pytest.raises(RequestError, match=rf"^\w+: expected a path \(str or pathlib\.Path\), found .* type {kind}$"):
+        PATHS[function](wrong)
+
+
+@pytest.mark.parametrize("wrong", [None, 3, {"weight": torch.zeros(9, 9)}], ids=lambda wrong: type(wrong).__name__)
+@pytest.mark.parametrize("function", MODELS)
+def test_no_model(function: str, wrong: object) -> None:
+    with pytest.raises(
+        RequestError, match=rf"^model: expected a module, found .* type {type(wrong).__name__}; [^\n]+$"
+    ):
+        MODELS[function](wrong)
+
+
+def test_a_folder_without_a_model(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r": expected a tcnn checkpoint, found no model\.safetensors$"):
+        tcnn.load(tmp_path)
+
+
+def test_neither_images_nor_repository() -> None:
+    with pytest.raises(RequestError, match=r"^images: expected a path .*, found a value of type int$"):
+        tcnn.inspect(timm.create_model("test_vit"), 3)  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match=r"^repository: expected text as ORG/NAME, found a value of type NoneType$"):
+        tcnn.push_to_hub(MODEL, None)  # type: ignore[arg-type]

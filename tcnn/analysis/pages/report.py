@@ -20,7 +20,7 @@ from tcnn.analysis.reading.evaluations import EvaluatedRow, EvaluationFile, read
 from tcnn.analysis.reading.rundirs import Epoch, Run, metadata, read_run
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError, TcnnError, one_line, shorten
-from tcnn.files import check_file, replacing
+from tcnn.files import check_file, path_of, replacing
 from tcnn.verification.report import VerificationReport
 from tcnn.version import __version__
 
@@ -59,7 +59,7 @@ def report(
 
     Unreadable files are named on the page, and the rest is shown. Raises `RequestError` if there is no file of a run.
     """
-    found = _read(Path(run), images, evaluations)
+    found = _read(path_of(run, "run"), images, evaluations)
     if names:
         found.rename(names)
     return _page(found)
