@@ -21,7 +21,7 @@ from tcnn.layers.backends import (
 from tcnn.layers.backends.reference import AttentionInputs
 from tcnn.layers.terms import attention, kinds, positions
 from tcnn.layers.terms.execution import is_eager
-from tcnn.layers.terms.parameters import Parameters, require_matrix
+from tcnn.layers.terms.parameters import Parameters, require_matrix, value_in_projection
 from tcnn.layers.terms.positions import Factors, Geometry, Pair
 from tcnn.layers.terms.scopes import GLOBAL, Scope
 
@@ -117,6 +117,8 @@ def attend(
         factors = positional_factors(p, positions.padded_size(x.shape[-2:], geometry), geometry, x)
         return AttentionInputs(x, geometry, scope, factors, p), None
 
+    if backend != "reference":
+        parameters = value_in_projection(parameters, x)
     if backend == "reference":
         tokens = reference.attend(inputs(x, parameters)[0])
     elif not is_global(scope, x, geometry):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import tcnn
 from tcnn.errors import RequestError
 from tcnn.layers import GPSA2d
+from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.fused import FusedGPSA2d
 
 RelativeError = Callable[[Tensor, Tensor], float]
@@ -109,3 +110,23 @@ def test_another_thread_may_forget_the_same_map_size_meanwhile() -> None:
     layer._positional_cache = Cache()  # type: ignore[assignment]
     for height in range(3, 9):
         layer.positional(torch.zeros(1, 4, height, 3))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"content_heads": 2}, {"content": "window:3"}, {"content": "global,unpadded"}], ids=str
+)
+def test_gradients_of_gradients_of_the_input(options: dict[str, object], relative_error: RelativeError) -> None:
+    """Its values are the pixels themselves, which queries and keys come from, too: no path may count twice."""
+    trained, x = layer(0.7, **options), image().requires_grad_()
+    with torch.no_grad():
+        for matrix in (trained.query, trained.key):
+            matrix.normal_()
+
+    def derivatives(module: nn.Module) -> list[Tensor]:
+        once = torch.autograd.grad(module(x).square().sum(), x, create_graph=True)[0]
+        return [once, *torch.autograd.grad(once.square().sum(), x)]
+
+    with use_backend("reference"):
+        expected = derivatives(trained)
+    for found, wanted in zip(derivatives(tcnn.fuse(trained)), expected, strict=True):
+        assert relative_error(found, wanted) < 1e-12

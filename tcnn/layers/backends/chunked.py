@@ -18,7 +18,7 @@ from tcnn.layers.backends import dense
 from tcnn.layers.backends.chunks import Chunk, ChunkPlan, chunks_of
 from tcnn.layers.backends.dense import Heads
 from tcnn.layers.backends.maps import maps_for
-from tcnn.layers.terms.execution import runs_eagerly, without_autocast
+from tcnn.layers.terms.execution import differentiable_gradients, runs_eagerly, without_autocast
 from tcnn.layers.terms.parameters import Parameters
 from tcnn.layers.terms.products import Matrix, Packed, batched, batched_into, linear
 
@@ -83,21 +83,14 @@ class _Attention(torch.autograd.Function):
         heads, parameters, plan = _unpack((*given, *ctx.rest))
         with without_autocast(gradient.device.type):  # of whoever calls backward; the dtypes are the forward pass's
             if torch.is_grad_enabled():  # second derivatives: every step must be differentiable by PyTorch
-                found = differentiable_gradients(heads, parameters, given, ctx.needs_input_grad, gradient)
+
+                def plain(*places: Any) -> Tensor:
+                    return dense.attend(*_unpack((*places, *ctx.rest))[:2])
+
+                found = differentiable_gradients(plain, given, ctx.needs_input_grad[: len(given)], gradient)
             else:
-                found = _backward(heads, parameters, plan, activations, gradient.contiguous())
+                found = list(_backward(heads, parameters, plan, activations, gradient.contiguous()))
         return (*found, None, None, None)
-
-
-def differentiable_gradients(
-    heads: Heads, parameters: Parameters, given: tuple[Tensor | None, ...], wanted: tuple[bool, ...], gradient: Tensor
-) -> tuple[Tensor | None, ...]:
-    """Gradients of the `given` tensors that are wanted, by autograd through `dense.attend`, for second derivatives."""
-    wanted = wanted[: len(given)]
-    leaves = [tensor for tensor, one in zip(given, wanted, strict=True) if one and tensor is not None]
-    tokens = dense.attend(heads, parameters)
-    found = iter(torch.autograd.grad(tokens, leaves, gradient, create_graph=True, allow_unused=True))
-    return tuple(next(found) if one else None for one in wanted)
 
 
 def _unpack(given: tuple[Any, ...]) -> tuple[Heads, Parameters, ChunkPlan]:

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tcnn.layers.backends import chunked
+from tcnn.layers.backends import chunked, dense
 from tcnn.layers.backends.chunks import Chunk, ChunkPlan, chunks_of
 from tcnn.layers.backends.dense import Heads
 from tcnn.layers.backends.maps import content_attention
-from tcnn.layers.terms.execution import without_autocast
+from tcnn.layers.terms.execution import differentiable_gradients, without_autocast
 from tcnn.layers.terms.parameters import Parameters
 from tcnn.layers.terms.products import batched
 
@@ -49,11 +49,13 @@ class _Attention(torch.autograd.Function):
         heads, parameters, plan = _unpack((*saved[:5], *ctx.rest))
         with without_autocast(gradient.device.type):  # of whoever calls backward; the dtypes are the forward pass's
             if torch.is_grad_enabled():  # second derivatives: every step must be differentiable by PyTorch
-                found = chunked.differentiable_gradients(
-                    heads, parameters, saved[:5], ctx.needs_input_grad, gradient
-                )  # fmt: skip
+
+                def plain(*places: Any) -> Tensor:
+                    return dense.attend(*_unpack((*places, *ctx.rest))[:2])
+
+                found = differentiable_gradients(plain, saved[:5], ctx.needs_input_grad[:5], gradient)
             else:
-                found = _backward(heads, parameters, plan, saved[5:], gradient.contiguous())
+                found = list(_backward(heads, parameters, plan, saved[5:], gradient.contiguous()))
         return (*found, None, None, None)
 
 

@@ -12,10 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tcnn.layers.terms import positions
-from tcnn.layers.terms.execution import is_exporting
-from tcnn.layers.terms.parameters import Parameters
+from tcnn.layers.terms.parameters import Parameters, value_in_projection
 from tcnn.layers.terms.positions import Geometry
-from tcnn.layers.terms.products import linear
 
 HARD_STRENGTH = 40.0
 """Margin of the logits, α/τ, from which a neighbouring pixel weighs less than half a float64 ulp: e⁻⁴⁰ = 4e-18."""
@@ -46,25 +44,10 @@ def filter_of(proj: Tensor, geometry: Geometry) -> Tensor:
 
 def attend(x: Tensor, parameters: Parameters, geometry: Geometry) -> Tensor:
     """The layer as a convolution, (B, C_in, h, w) to (B, C_out, Ho, Wo); gradients that vanish are zeros."""
-    p = parameters
+    p = value_in_projection(parameters, x)
     unaffected = (p.query, p.key, p.gating_param, *(p.position or ()))
-    proj, value = p.plain_proj, p.value
-    if value is not None and folds(x, p):
-        # As W_out W_val: exact where W_val is the identity, and elsewhere the same sum in another order.
-        proj, value = linear(proj.unflatten(1, (p.heads, -1)), value.t()).flatten(1), None
-    kernel = filter_of(proj, geometry).contiguous()
-    return convolve(x, geometry, value, kernel, with_zero_gradients(p, unaffected), p.groups)
-
-
-def folds(x: Tensor, parameters: Parameters) -> bool:
-    """Whether W_val is multiplied into the filter and not applied to the pixels: where these are more than its rows.
-
-    Not where a program is exported, whose sizes are not known.
-    """
-    p = parameters
-    if p.groups > 1 or is_exporting():
-        return False
-    return x.shape[0] * x.shape[2] * x.shape[3] > p.plain_proj.shape[0] * p.heads
+    kernel = filter_of(p.plain_proj, geometry).contiguous()
+    return convolve(x, geometry, p.value, kernel, with_zero_gradients(p, unaffected), p.groups)
 
 
 def convolve(

@@ -65,6 +65,17 @@ def is_exporting() -> bool:
     return bool(torch.compiler._is_exporting_flag)
 
 
+def holds_for_all(condition: bool) -> bool:
+    """Whether a condition on sizes holds for every size that a compiler, tracer or exporter leaves open."""
+    if is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined]
+        return False
+    if not is_transformed():
+        return condition
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # here, because it imports sympy
+
+    return statically_known_true(condition)
+
+
 def at_least_float32(x: Tensor) -> Tensor:
     """Cast half precision to float32, in which softmaxes, gates and distances are computed; other dtypes stay."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

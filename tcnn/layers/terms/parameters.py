@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tcnn.layers.terms.execution import at_least_float32
+from tcnn.layers.terms.execution import at_least_float32, holds_for_all
 from tcnn.layers.terms.kinds import Position
-from tcnn.layers.terms.products import Matrix, Packed
+from tcnn.layers.terms.products import Matrix, Packed, linear
 
 
 class Parameters(NamedTuple):
@@ -140,6 +140,21 @@ def fold_value(parameters: Parameters) -> Parameters:
         return parameters._replace(value=None)
     heads = proj.double().unflatten(1, (-1, value.shape[0]))  # (C_out, K, C_in)
     return parameters._replace(value=None, proj=(heads @ value.double()).flatten(1).to(value.dtype))
+
+
+def value_in_projection(parameters: Parameters, x: Tensor) -> Parameters:
+    """The same as W_out^h W_val, differentiably, where that is less work than W_val on the pixels of x (B, C_in, h, w).
+
+    W_val costs C_in² multiply-adds for each pixel, or for each row of each W_out^h: a training step of a large batch
+    saves its three products, and what they would leave in memory. Exact where W_val is the identity, and elsewhere the
+    same sum in another order. Not with grouped channels, nor of sizes that a compiler or an exporter leaves open.
+    """
+    p = parameters
+    if p.value is None or p.groups > 1 or isinstance(p.proj, Packed):
+        return p
+    if not holds_for_all(x.shape[0] * x.shape[2] * x.shape[3] > p.proj.shape[0] * p.heads):
+        return p
+    return p._replace(value=None, proj=linear(p.proj.unflatten(1, (p.heads, -1)), p.value.t()).flatten(1))
 
 
 def is_identity(matrix: Tensor) -> bool:

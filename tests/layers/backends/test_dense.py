@@ -3,6 +3,7 @@ and all gradients, is tested in test_gpsa_formula.py, which runs every way.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from tcnn.errors import RequestError
 from tcnn.layers import GPSA2d
 from tcnn.layers.backends.dense import content_attention
 from tcnn.layers.backends.selection import backend, use_backend
+from tcnn.layers.terms.parameters import value_in_projection
 
 RelativeError = Callable[[Tensor, Tensor], float]
 
@@ -99,3 +101,52 @@ def test_the_way_can_be_chosen_and_no_other(monkeypatch: pytest.MonkeyPatch) -> 
         RequestError, match="TCNN_ATTENTION: expected one of auto, reference, dense, fused, found 'quick'"
     ):
         backend()
+
+
+@pytest.mark.parametrize("options", [{}, {"stride": 2}, {"content": "window:3"}, {"content": "pooled:2"}], ids=str)
+@pytest.mark.parametrize("content_heads", [0, 2])
+@pytest.mark.parametrize("way", ["auto", "dense", "fused"])
+def test_value_of_a_large_batch_is_multiplied_into_the_projection(
+    options: dict[str, object], content_heads: int, way: Any, relative_error: RelativeError
+) -> None:
+    """Outputs, all gradients and theirs, against W_val on the pixels as the formula has it."""
+    torch.manual_seed(0)
+    layer = GPSA2d(4, 6, 3, padding=1, content_heads=content_heads, dtype=torch.float64, **options)  # type: ignore[arg-type]
+    with torch.no_grad():
+        for matrix in (layer.query, layer.key, layer.value, layer.proj):
+            matrix.normal_()
+    layer.set_temperature(0.8)
+    x = random(5, 4, 6, 5).requires_grad_()
+    assert value_in_projection(layer.tensors, x).value is None
+    assert value_in_projection(layer.tensors, x[:1]).value is layer.value
+
+    def derivatives(backend: Any) -> list[Tensor]:
+        with use_backend(backend):
+            y = layer(x)
+            once = torch.autograd.grad(y.square().sum(), [x, *layer.parameters()], create_graph=True)
+            return [y, *once, *torch.autograd.grad(once[0].square().sum(), [x, layer.value, layer.query])]
+
+    for found, expected in zip(derivatives(way), derivatives("reference"), strict=True):
+        assert relative_error(found, expected) < 1e-12
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_compiler_multiplies_where_it_knows_the_sizes(dynamic: bool, relative_error: RelativeError) -> None:
+    """One graph for all sizes is not cut in two by it."""
+    layer = GPSA2d(4, 6, 3, padding=1, dtype=torch.float64, temperature=0.8)
+    with torch.no_grad():
+        layer.value.normal_()
+    graphs: list[int] = []
+
+    def keep(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        products = [node for node in graph.graph.nodes if node.target is torch.nn.functional.linear]
+        shapes = [[str(side) for side in node.meta["example_value"].shape] for node in products]
+        graphs.append(shapes.count(["6", "9", "4"]))  # W_out W_val
+        return graph
+
+    compiled = torch.compile(layer, backend=keep, fullgraph=True, dynamic=dynamic)
+    for images in (2, 5):
+        x = random(images, 4, 6, 5)
+        with use_backend("dense"):
+            assert relative_error(compiled(x), layer(x)) < 1e-13
+    assert graphs == ([0] if dynamic else [1, 1])

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.layers import GPSA2d
-from tcnn.layers.backends import convolution
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.functional import in_hard_limit
+from tcnn.layers.terms.parameters import value_in_projection
 
 RelativeError = Callable[[Tensor, Tensor], float]
 
@@ -122,7 +122,7 @@ def test_value_is_applied_to_the_pixels_or_multiplied_into_the_filter(
 ) -> None:
     layer = hard_layer(**options)
     x = torch.randn(images, 4, 7, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    assert convolution.folds(x, layer.tensors) == (images == 12)
+    assert (value_in_projection(layer.tensors, x).value is None) == (images == 12)
     names = ["output", "input", *(name for name, _ in layer.named_parameters())]
     ours, theirs = (dict(zip(names, with_gradients(layer, x, way), strict=True)) for way in ("auto", "reference"))
     for name in ("output", "input", "value", "proj", "bias"):  # the others vanish
@@ -133,7 +133,7 @@ def test_a_large_batch_of_an_identity_is_the_convolution_to_the_last_bit() -> No
     torch.manual_seed(0)
     conv = nn.Conv2d(8, 6, 3, padding=1)
     layer, x = GPSA2d.from_conv2d(conv).train(), torch.randn(16, 8, 9, 8)
-    assert convolution.folds(x, layer.tensors)
+    assert value_in_projection(layer.tensors, x).value is None
     assert torch.equal(layer(x), conv(x))
 
 
