@@ -94,11 +94,17 @@ def networks_of_a_gpu(rows: list[Result]) -> str:
     ]
     for row in rows:
         cells = (
-            row["network"], row["what"], "compiled" if row["compiled"] else "eager",
+            row["network"], row["what"], _execution(row),
             f"{row['images_per_second']:.0f}", f"{row['giga_multiply_adds']:.2f}", f"{row['floor_share']:.2f}",
         )  # fmt: skip
         lines.append(_line((*cells, *_pair(row))))
     return "\n".join(lines) + "\n"
+
+
+def _execution(row: Result) -> str:
+    if not row["compiled"]:
+        return "eager"
+    return "compiled, replayed" if row.get("graphs") else "compiled"
 
 
 def _pair(row: Result, *more: str) -> tuple[str, ...]:

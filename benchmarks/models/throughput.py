@@ -1,14 +1,15 @@
 """Images per second of whole networks, for inference and for a training step, side by side in one run.
 
     python -m benchmarks.models.throughput [--device cpu|cuda] [--threads 2] [--batch 4] [--rounds 9] [--size 224]
-                                    [--groups stride-removed stride-kept …] [--compile]
+                                    [--groups stride-removed stride-kept …] [--compile] [--graphs]
 
 Every network is run in turn, round by round; ratios are medians over the rounds. The pairs that matter: a T-CNN of the
 paper (stride removed, τ = 1) beside the same CNN without its stride; a conversion that has not been trained beside its
 CNN. Beside them timm's own networks with attention, each with the network that it is a variant of. On a GPU everything
-is bfloat16 and channels-last, and timed between events on its stream; `--compile` compiles every network. The floor of
-a network is the larger of two times: its multiply-adds at the speed of the best large matrix product of the same run;
-and what its convolutions, matrices and attention layers read and write, each once, at that of the best large copy.
+is bfloat16 and channels-last, and timed between events on its stream; `--compile` compiles every network, `--graphs`
+replays what was compiled as CUDA graphs (`mode="reduce-overhead"`), where the host costs nothing. The floor of a
+network is the larger of two times: its multiply-adds at the speed of the best large matrix product of the same run; and
+what its convolutions, matrices and attention layers read and write, each once, at that of the best large copy.
 Results go to `benchmarks/results/throughput_DEVICE.json`.
 """
 
@@ -129,12 +130,23 @@ def prepared(model: nn.Module, training: bool) -> nn.Module:
     return model.train(training)
 
 
+def compiled(model: nn.Module, options: argparse.Namespace) -> nn.Module:
+    """The model as it is measured, compiled if that is asked for."""
+    if not options.compile:
+        return model
+    mode = {"mode": "reduce-overhead"} if options.graphs else {}
+    found: nn.Module = torch.compile(model, backend=options.compile, dynamic=False, **mode)
+    return found
+
+
 def step(model: nn.Module, x: Tensor, training: bool) -> Callable[[], object]:
     def inference() -> None:
+        torch.compiler.cudagraph_mark_step_begin()
         with torch.no_grad():
             model(x)
 
     def update() -> None:
+        torch.compiler.cudagraph_mark_step_begin()
         model(x).sum().backward()
         model.zero_grad()
 
@@ -158,17 +170,14 @@ def measure(entries: dict[str, Entry], options: argparse.Namespace, best: Ceilin
         torch.compiler.reset()
         works = {}
         for name, model in models.items():
-            ready = prepared(model, training)
-            if options.compile:
-                ready = torch.compile(ready, backend=options.compile, dynamic=False)
-            works[name] = step(ready, inputs[name], training)
+            works[name] = step(compiled(prepared(model, training), options), inputs[name], training)
         seconds = in_turn(works, options.device, options.rounds)
         for name, times in seconds.items():
             middle = statistics.median(times)
             least = floor(cost[name], options.batch, inputs[name].itemsize, training, best)
             row: dict[str, Any] = {
                 "network": name, "what": "training step" if training else "inference",
-                "compiled": bool(options.compile), "size": sizes[name],
+                "compiled": bool(options.compile), "graphs": options.graphs, "size": sizes[name],
                 "images_per_second": round(options.batch / middle, 2),
                 "giga_multiply_adds": round(cost[name].multiply_adds / 1e9, 2),
                 "megabytes": round(inputs[name].itemsize * (cost[name].traffic + cost[name].weights) / 1e6, 2),
@@ -192,9 +201,12 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--groups", nargs="+", choices=groups(""), default=list(groups("")), help="default: all")
     parser.add_argument("--compile", nargs="?", const="inductor", metavar="BACKEND", help="default: inductor")
+    parser.add_argument("--graphs", action="store_true", help="with --compile: replay CUDA graphs")
     parser.add_argument("--channels-last", action=argparse.BooleanOptionalAction, help="default: on a GPU")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.graphs and options.compile != "inductor":
+        parser.error("--graphs: CUDA graphs are made by the backend inductor, expected --compile beside it")
     if options.channels_last is None:
         options.channels_last = options.device != "cpu"
     torch.set_num_threads(options.threads)

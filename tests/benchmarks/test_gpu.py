@@ -115,6 +115,7 @@ def outcomes() -> list[Outcome]:
         Outcome("tests", FAILED, 31.0, "1 failed", {"passed": 55, "failed": ["test_a"], "skipped": {}}),
         Outcome("layer_512x14x4", DONE, 9.0, "", {**layer, "multiply_adds_per_second": 4e14, "bytes_per_second": 4e12}),
         Outcome("networks_stride-removed_compiled", DONE, 80.0, "", {"rows": [network]}),
+        Outcome("networks_stride-removed_compiled_graphs", DONE, 40.0, "", {"rows": [{**network, "graphs": True}]}),
         Outcome("memory", CUT_OFF, 3.0, "still running | after 3 s"),
     ]
 
@@ -128,6 +129,7 @@ def test_the_tables_show_what_was_measured_and_what_was_not() -> None:
     (row,) = [r for r in rows if (r["map"], r["what"], r["name"]) == ("14x14", "forward", "gpsa")]
     assert f"| 512, 14x14, 4 | forward | gpsa | {row['ms']:.1f} | {row['of_convolution']:.2f} |" in text
     assert "| T-resnet50 | inference | compiled | 4322 | 7.26 | 0.41 | resnet50, stride removed | 0.87 |" in text
+    assert "| T-resnet50 | inference | compiled, replayed | 4322 |" in text
     assert "| tests | failed, 55 passed, 1 failed, 0 skipped | 31 |" in text
     assert "| memory | cut off: still running / after 3 s | 3 |" in text
     assert "window:14` a 64×64" not in text, "of what was cut off there are no numbers"
