@@ -5,6 +5,7 @@ names only what is there; what it no longer names goes after it.
 """
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -29,6 +30,8 @@ MODELS = (
 )
 RESULTS = ("evaluation.json", "run/before-after.json", "log.txt")
 POINTS = "resume/step-*.safetensors"
+_NO_LINKS = {errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+"""What file systems without hard links answer: FAT, many of FUSE, some of networks."""
 
 
 class _Sent(NamedTuple):
@@ -96,12 +99,12 @@ class Mirror:
 
     @contextlib.contextmanager
     def _frozen(self, source: Path) -> Iterator[tuple[Path, tuple[int, int, int]]]:
-        """A snapshot of a file, and its version: a hard link of a model, which is replaced whole; a copy of a record.
+        """A snapshot of a file, and its version: a hard link of a model, which is replaced whole; a copy of a record,
+        and of a model where the file system has no links.
 
         It lies in the attempt's own directory and goes with it, should this process be killed meanwhile.
         """
-        stat = source.stat()
-        stamp = stat.st_ino, stat.st_size, stat.st_mtime_ns
+        stamp = _stamp(source.stat())
         with (
             storage_errors(Path(source.name)),
             tempfile.TemporaryDirectory(prefix=".mirror_", dir=self._attempt) as folder,
@@ -110,7 +113,23 @@ class Mirror:
             if source.suffix != ".safetensors":
                 shutil.copyfile(source, path)
             else:
-                os.link(source, path)
-                linked = path.stat()
-                stamp = linked.st_ino, linked.st_size, linked.st_mtime_ns
+                stamp = _stamp(_linked(source, path))
             yield path, stamp
+
+
+def _linked(source: Path, path: Path) -> os.stat_result:
+    """The version of a file that now lies at `path`, too."""
+    try:
+        os.link(source, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+    else:
+        return path.stat()
+    with source.open("rb") as whole, path.open("xb") as copy:  # whatever takes its place, this one stays whole
+        shutil.copyfileobj(whole, copy, 1 << 20)
+        return os.fstat(whole.fileno())
+
+
+def _stamp(stat: os.stat_result) -> tuple[int, int, int]:
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns

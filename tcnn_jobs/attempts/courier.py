@@ -57,6 +57,10 @@ class _Carried:
         self._courier, self._start = courier, start
         self._directory = AttemptDirectory(directory)
         self._held: list[Held] = []
+        self._holding = threading.Lock()
+        self._is_over = False
+        self._assignment: Assignment
+        """As `_fetch` read it, before the process started, which can write here."""
         self._process: Process | None = None
         self._code: int | None = None
         """How it ended, once it has."""
@@ -108,24 +112,39 @@ class _Carried:
             self._process.kill()
 
     def _over(self, code: int) -> int:
-        for held in self._held:
-            held.release()
+        with self._holding:
+            self._is_over = True
+            for held in self._held:
+                held.release()
         return code
+
+    def _keep(self, held: Held) -> None:
+        """Until the attempt is over; it can be over already, where it was killed while the last of a fetch came."""
+        with self._holding:
+            if self._is_over:
+                held.release()
+            else:
+                self._held.append(held)
 
     def _failed(self, error: TcnnError, retry: bool) -> int:
         kind, hint = (StorageError(), RESUME) if isinstance(error, BucketError) else (error, "")
         failure = Failure(code=error_code(kind), message=f"{error}{hint}")
-        self._directory.finish(Outcome(error=failure, retry=retry))
+        try:
+            self._directory.finish(Outcome(error=failure, retry=retry))
+        except (OSError, ValueError) as problem:  # the exit code says, too, that nothing has succeeded
+            log.warning(
+                "could not say why", attempt=str(self._directory.path), why=str(error), problem=one_line(problem)
+            )
         return error.exit_code
 
     def _fetch(self) -> None:
         """Leaves an exit code if the process cannot be started."""
         try:
-            assignment = self._directory.assignment()
+            assignment = self._assignment = self._directory.assignment()
             if assignment.needs:
                 Reporter(self._directory).progress(Progress(phase="fetching", percent=0.0))
             for reference in assignment.needs:
-                self._held.append(self._courier.artifacts.hold(reference, self._stop))
+                self._keep(self._courier.artifacts.hold(reference, self._stop))
             previous = self._previous(assignment)
             if previous is not None:
                 paths = assignment.paths | {"previous": str(previous)}
@@ -161,13 +180,13 @@ class _Carried:
                     break
                 with contextlib.suppress(ObjectGone):
                     held = artifacts.hold_attempt(job, claim, manifest, self._stop)
-                    self._held.append(held)
+                    self._keep(held)
                     return held.path
         return None
 
     def _send(self) -> None:
         """While the process runs, and once more when it has ended; may change its exit code."""
-        told = self._directory.assignment()
+        told = self._assignment
         bucket = self._courier.artifacts.bucket
         mirror = Mirror(bucket, self._directory.path, told.job, told.claim)
         while not self._ended.wait(self._courier.every):

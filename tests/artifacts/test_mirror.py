@@ -1,5 +1,6 @@
 """What of an attempt is in the store while its job goes on writing: frozen, sent once, and named by the manifest."""
 
+import errno
 import hashlib
 import os
 import threading
@@ -109,6 +110,19 @@ def test_records_that_grow_and_models_that_are_replaced_meanwhile(
     mirror.update(NEVER)
     assert named(store) == {"run/metrics.jsonl": b"1\n2\n", "run/best.safetensors": b"second"}
     assert not list(attempt.glob(".mirror_*"))
+
+
+def test_where_files_cannot_be_linked_models_are_copied(
+    store: Watched, mirror: Mirror, attempt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*paths: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    (attempt / "converted.safetensors").write_bytes(b"weights")
+    mirror.update(NEVER)
+    mirror.update(NEVER)
+    assert named(store) == {"converted.safetensors": b"weights"} and store.sent == ["converted.safetensors"]
 
 
 def test_what_is_touched_but_the_same_is_not_sent_again(store: Watched, mirror: Mirror, attempt: Path) -> None:
