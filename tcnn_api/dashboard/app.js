@@ -102,8 +102,15 @@ function connection() {
     if (!lost) timer = setTimeout(() => ((banner.className = "connection"), say(banner, "")), 4000);
   });
   // Even where no stream is open somebody must notice that the server is back.
-  setInterval(() => lost && get("healthz").catch(() => {}), 2000);
-  addEventListener("online", () => lost && get("healthz").catch(() => {}));
+  let trying = false;
+  const again = async () => {
+    if (!lost || trying) return;
+    trying = true;
+    await get("healthz", { within: 5000 }).catch(() => {});
+    trying = false;
+  };
+  setInterval(again, 2000);
+  addEventListener("online", again);
 }
 
 /** A dialog for the key: kept in the windows that are open and nowhere else. */

@@ -17,7 +17,7 @@ export function show(main) {
   main.append(h("div", { class: "head" }, h("h1", {}, "System"), told), place);
   let timer;
 
-  async function look() {
+  async function look(pressed) {
     clearTimeout(timer); // of before "Try again"
     if (!document.hidden) {
       try {
@@ -32,11 +32,12 @@ export function show(main) {
         say(told, found.whole ? "All tenants" : `What is ${found.tenant}’s`);
       } catch (error) {
         if (error.name === "AbortError") return;
-        place.replaceChildren(trouble(error.message, look));
+        const said = place.querySelector(":scope > [role=alert] p")?.textContent;
+        if (pressed || said !== error.message) place.replaceChildren(trouble(error.message, look)); // the same is not read out every time
         if (error.status === 401) return; // the page is made anew when a key is given
       }
     }
-    timer = setTimeout(look, EVERY);
+    timer = setTimeout(() => look(), EVERY);
   }
 
   look();

@@ -1,8 +1,9 @@
 // Before and after a job's fine-tuning: its models side by side, what one answers better than another, and where.
 
-import { h, s, say } from "../dom.js";
+import { h, s } from "../dom.js";
 import { bytes, count, percent, short, some } from "../components/format.js";
 import { get } from "../server/http.js";
+import { trouble } from "../components/parts.js";
 import { breakable, scrolling } from "../components/scrolling.js";
 import { explorer, gallery } from "./single-images.js";
 
@@ -116,7 +117,7 @@ async function fill(place, draw, url) {
     const whole = await get(`${url}/files/before-after.json`);
     place.replaceChildren(...draw(whole));
   } catch (error) {
-    say(place.firstChild, error.message);
+    place.replaceChildren(trouble(error.message, () => (place.replaceChildren(), fill(place, draw, url))));
   }
 }
 

@@ -5,6 +5,7 @@ import { h } from "../dom.js";
 import { count, number, percent, some } from "../components/format.js";
 import { get } from "../server/http.js";
 import { named } from "../components/names.js";
+import { trouble } from "../components/parts.js";
 import { breakable, scrolling } from "../components/scrolling.js";
 import { explorer, gallery } from "./single-images.js";
 
@@ -159,7 +160,7 @@ function single(job, data, changes) {
       }), ...whole.rows.filter((one) => one.clean).flatMap((one) =>
         gallery(`${called(one, whole.rows)}: wrong`, one.mistakes, one.clean.images - one.clean.right, explorer(one.model, data) ?? other)));
     } catch (error) {
-      place.firstChild.textContent = error.message;
+      place.replaceChildren(trouble(error.message, () => (place.replaceChildren(), open())));
     }
   };
   const details = h("details", { ontoggle: open }, h("summary", {}, changes.length ? "The images on which they differ, and those that each gets wrong" : "The images that it gets wrong"), place);

@@ -3,6 +3,7 @@
 import { forPages } from "./wording.js";
 
 const KEY = "tcnn-key";
+const ANSWER = 60_000; // milliseconds until an answer begins: a server that hangs refuses nothing
 const NO_LINK = "This link has ended, or was revoked.";
 const NO_KEY = "This server needs a key that it knows.";
 
@@ -98,14 +99,23 @@ others.addEventListener("message", ({ data }) => {
   if (data.forget) sessionStorage.removeItem(KEY);
 });
 
+/** As `fetch`, but a server that has not begun to answer in this time cannot be reached; what follows may take as long as it takes. */
+async function answered(path, { signal, ...rest }, within) {
+  const late = new AbortController();
+  const timer = setTimeout(() => late.abort(), within);
+  try {
+    return await fetch(path, { ...rest, signal: signal ? AbortSignal.any([signal, late.signal]) : late.signal, cache: "no-store" });
+  } catch (error) {
+    if (error.name === "AbortError" && !late.signal.aborted) throw error;
+    throw new Away();
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
 /** Whose key this is: `{tenant, scopes}`. It is tried without being kept; throws `Problem` for a wrong one. */
 export async function whose(given) {
-  let answer;
-  try {
-    answer = await fetch("me", { headers: given ? { Authorization: `Bearer ${given}` } : {}, cache: "no-store" });
-  } catch {
-    throw new Away();
-  }
+  const answer = await answered("me", { headers: given ? { Authorization: `Bearer ${given}` } : {} }, ANSWER);
   if (answer.ok) return answer.json();
   throw new Problem(answer.status, await answer.json().catch(() => ({})));
 }
@@ -114,8 +124,8 @@ export function headers(more = {}) {
   return key.get() ? { ...more, Authorization: `Bearer ${key.get()}` } : more;
 }
 
-/** The response, if it is a good one. Throws `Problem`, `Away`, or AbortError when `signal` says so. */
-export async function ask(path, { method = "GET", json, body, headers: more = {}, signal } = {}) {
+/** The response, if it is a good one. Throws `Problem`, `Away` (also where it begins not `within` so many milliseconds), or AbortError when `signal` says so. */
+export async function ask(path, { method = "GET", json, body, headers: more = {}, signal, within = ANSWER } = {}) {
   const all = headers(more);
   if (json !== undefined) {
     body = JSON.stringify(json);
@@ -125,11 +135,10 @@ export async function ask(path, { method = "GET", json, body, headers: more = {}
   if (key.isWrong()) throw refusal(401, {}, own);
   let answer;
   try {
-    answer = await fetch(path, { method, body, headers: all, signal, cache: "no-store" });
+    answer = await answered(path, { method, body, headers: all, signal }, within);
   } catch (error) {
-    if (error.name === "AbortError") throw error;
-    connected(false);
-    throw new Away();
+    if (error instanceof Away) connected(false);
+    throw error;
   }
   connected(true);
   if (answer.ok) return answer;
