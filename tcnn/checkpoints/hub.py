@@ -88,7 +88,7 @@ def model_card(
     head = ModelCardData(
         library_name="timm",
         pipeline_tag="image-classification",
-        license=license or cfg.get("license") or "unknown",
+        license=license or (weights != "random" and cfg.get("license")) or "unknown",
         base_model=cfg.get("hf_hub_id") if weights == "pretrained" else None,
         tags=[*TAGS, *(OF_TCNNS if report.layers else ())],
         model_name=title if results else None,

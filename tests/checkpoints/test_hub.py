@@ -116,6 +116,7 @@ def test_the_card_claims_no_base_model_for_random_weights_and_no_unknown_licence
     tcnn.save_directory(soft, tmp_path / "random", sections={"weights": "random"})
     head, body = card(tmp_path / "random")
     assert "base_model" not in head
+    assert head["license"] == "unknown", "timm's is that of weights that these are not"
     assert "Not verified." in body
     model = tcnn.load(tmp_path / "random")
     model.pretrained_cfg = {**model.pretrained_cfg, "license": None}

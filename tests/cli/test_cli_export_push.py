@@ -12,7 +12,6 @@ import onnxruntime
 import pytest
 import tiny_runs
 import torch
-from conftest import Result
 from hub_server import TOKEN, serving
 from safetensors.torch import save_file
 
@@ -155,7 +154,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures("no_network")
-def test_a_dry_run_shows_files_and_card(tcnn: Callable[..., Result], file: Path) -> None:
+def test_a_dry_run_shows_files_and_card(tcnn: Run, file: Path) -> None:
     found = tcnn("push", file, "my-team/net", "--dry-run", "--no-pictures")
     assert found.code == 0, found
     assert "kB  model.safetensors" in found.out or "MB  model.safetensors" in found.out
@@ -163,7 +162,7 @@ def test_a_dry_run_shows_files_and_card(tcnn: Callable[..., Result], file: Path)
     assert found.out.endswith("nothing was published at https://tcnn.invalid/my-team/net\n")
 
 
-def test_it_is_published(tcnn: Callable[..., Result], file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_published(tcnn: Run, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving() as hub:
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
@@ -184,8 +183,6 @@ def test_it_is_published(tcnn: Callable[..., Result], file: Path, monkeypatch: p
         (("FILE", "my-team/net", "--license", "no such thing"), "license: expected"),
     ],
 )
-def test_a_wrong_request_is_one_line(
-    tcnn: Callable[..., Result], file: Path, arguments: tuple[str, ...], expected: str
-) -> None:
+def test_a_wrong_request_is_one_line(tcnn: Run, file: Path, arguments: tuple[str, ...], expected: str) -> None:
     given = [str(file) if argument == "FILE" else argument for argument in arguments]
     assert expected in tcnn("push", *given, "--dry-run").error(2)

@@ -63,6 +63,12 @@ def test_a_run_is_told(tcnn: Run, file: Path) -> None:
         assert words in shown
 
 
+def test_random_weights_have_no_licence(tcnn: Run, file: Path) -> None:
+    package.save(package.load(file), "r.safetensors", None, {"weights": "random"})
+    assert tcnn("info", "r.safetensors", "--json").json["license"] is None
+    assert "licence" not in tcnn("info", "r.safetensors").out and "licence" in tcnn("info", "run").out
+
+
 def test_what_its_cnn_learned_from_is_told(tcnn: Run, file: Path) -> None:
     training = {"data": "p", "metrics": {"epoch": 1, "val": {"top1": 0.5, "images": 8}}}
     package.save(package.load(file), "t.safetensors", None, {"source": {"name": "run", "training": training}})

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import tiny_runs
-from conftest import Result
 from data_pictures import draw_classes
 from torch import nn
 
 import tcnn as library
 
-Run = Callable[..., Result]
+Run = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")

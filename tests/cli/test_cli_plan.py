@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import Result
 from tiny_runs import colours
 
 from tcnn.planning import memory
@@ -12,15 +12,15 @@ from tcnn.planning import plan as planned
 
 QUICK = ("--preset", "quick", "--size", "32", "--batch-size", "8", "--workers", "0", "--device", "cpu", "--epochs", "2")
 
+Run = Callable[..., Any]
+
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return colours(tmp_path_factory.mktemp("photos"))
 
 
-def test_a_plan_in_words(
-    tcnn: Callable[..., Result], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_in_words(tcnn: Run, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No network is asked for weights, and nothing is written. The computed memory, which is not looked at, is any."""
     monkeypatch.setattr(planned, "step_bytes", lambda model, made, shape, *others: shape[0] << 20)
     found = tcnn("plan", "test_resnet", "--data", photos, "--val-split", "0.2", *QUICK, "--seconds", "0.1")
@@ -37,7 +37,7 @@ def test_a_plan_in_words(
 
 
 @pytest.mark.slow
-def test_a_plan_as_json_by_computation_alone(tcnn: Callable[..., Result], photos: Path) -> None:
+def test_a_plan_as_json_by_computation_alone(tcnn: Run, photos: Path) -> None:
     found = tcnn("plan", "test_resnet", "--data", photos, "--val-split", "0.2", *QUICK, "--seconds", "0", "--json").json
     assert found["updates"] == 6
     assert found["phases"] == found["epoch_seconds"] == []
@@ -46,7 +46,7 @@ def test_a_plan_as_json_by_computation_alone(tcnn: Callable[..., Result], photos
 
 
 def test_what_would_end_the_run_ends_the_plan(
-    tcnn: Callable[..., Result], photos: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+    tcnn: Run, photos: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     little = tmp_path_factory.mktemp("proc") / "meminfo"
     little.write_text("MemAvailable: 100 kB\n")
@@ -70,15 +70,13 @@ def test_what_would_end_the_run_ends_the_plan(
         (("test_resnet", "--data", "PHOTOS", "--val-split", "0.2", "--batch-size", "512"), "batch_size: 512 is more"),
     ],
 )  # fmt: skip
-def test_a_wrong_request_is_one_line(
-    tcnn: Callable[..., Result], photos: Path, arguments: tuple[str, ...], expected: str
-) -> None:
+def test_a_wrong_request_is_one_line(tcnn: Run, photos: Path, arguments: tuple[str, ...], expected: str) -> None:
     given = [str(photos) if argument == "PHOTOS" else argument for argument in arguments]
     assert expected in tcnn("plan", *given).error(2)
 
 
 @pytest.mark.slow
-def test_the_cnn_beside_it(tcnn: Callable[..., Result], photos: Path) -> None:
+def test_the_cnn_beside_it(tcnn: Run, photos: Path) -> None:
     found = tcnn(
         "plan", "test_resnet", "--data", photos, "--val-split", "0.2", *QUICK, "--seconds", "0.1", "--baseline"
     )

@@ -83,6 +83,17 @@ def test_spellings(typed: str, taken: str) -> None:
     assert timms(typed.split()) == taken.split()
 
 
+def test_what_lies_there_is_a_model_though_its_name_is_near_a_dtypes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert timms(["evaluate", "--amp", "float32-run"]) == ["evaluate", "--amp", "float32-run"]
+    Path("float32-run").mkdir()
+    assert timms(["evaluate", "--amp", "float32-run"]) == ["evaluate", "--amp", "float16", "float32-run"]
+    Path("float32").mkdir()
+    assert timms(["evaluate", "m", "--amp", "float32"]) == ["evaluate", "m", "--amp", "float32"]
+
+
 def test_arguments_of_models_are_read_as_timm_reads_them() -> None:
     given = ["depth=3", "act='gelu'", "pool=avg", "sizes=(1,2)", "flag=True"]
     assert model_arguments(given) == {"depth": 3, "act": "gelu", "pool": "avg", "sizes": (1, 2), "flag": True}

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import timm
 import torch
-from conftest import Result
 from PIL import Image
 from safetensors.torch import save_file
 from timm.models import save_for_hf
@@ -256,7 +255,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return root / "one", root / "two"
 
 
-def test_a_page_of_an_equal_model(tcnn: Callable[..., Result], file: Path) -> None:
+def test_a_page_of_an_equal_model(tcnn: Run, file: Path) -> None:
     Path("why.html").write_text("another")
     assert "exists" in tcnn("verify", file, "--explain", "why.html").error(2)
     found = tcnn("verify", file, "--explain", "why.html", "--force")
@@ -266,14 +265,14 @@ def test_a_page_of_an_equal_model(tcnn: Callable[..., Result], file: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_page_of_another_model(tcnn: Callable[..., Result], file: Path, directories: tuple[Path, Path]) -> None:
+def test_a_page_of_another_model(tcnn: Run, file: Path, directories: tuple[Path, Path]) -> None:
     found = tcnn("verify", file, "--against", f"local-dir:{directories[0]}", "--explain", "why.html")
     assert found.code == 3
     assert "conv1.0" in Path("why.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
-def test_two_models_of_which_none_was_converted(tcnn: Callable[..., Result], directories: tuple[Path, Path]) -> None:
+def test_two_models_of_which_none_was_converted(tcnn: Run, directories: tuple[Path, Path]) -> None:
     one, two = (f"local-dir:{directory}" for directory in directories)
     same = tcnn("verify", one, "--against", one)
     assert same.code == 0, same
@@ -292,8 +291,6 @@ def test_two_models_of_which_none_was_converted(tcnn: Callable[..., Result], dir
         (("FILE", "--explain", "no/such/folder/why.html"), "no/such/folder"),
     ],
 )
-def test_a_wrong_request_is_one_line(
-    tcnn: Callable[..., Result], file: Path, arguments: tuple[str, ...], expected: str
-) -> None:
+def test_a_wrong_request_is_one_line(tcnn: Run, file: Path, arguments: tuple[str, ...], expected: str) -> None:
     given = [str(file) if argument == "FILE" else argument for argument in arguments]
     assert expected in tcnn("verify", *given).error(2)

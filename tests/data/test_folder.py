@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import tarfile
 import unicodedata
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from data_pictures import as_tar, classes_of, draw, draw_classes, picture
 from timm.data import create_dataset
 
 from tcnn.data.image_set import open_dataset
+from tcnn.data.sources.names import sort_key
 from tcnn.errors import RequestError
 
 Pack = Callable[[Path], str]
@@ -234,6 +236,20 @@ def test_class_names_of_a_mac_are_those_of_others(tmp_path: Path, pack: Pack) ->
     draw_classes(both, composed[1:], 2)
     data = open_dataset(pack(both), class_names=tuple(apart))  # of a checkpoint by an older version
     assert data.class_names == tuple(apart) and data.targets.bincount().tolist() == [1, 3, 3]
+
+
+def test_copies_of_a_mac_are_in_the_same_order() -> None:
+    """So their splits are the same; plain names stay in the order that they had, and no two are a tie."""
+    composed = ["a/zèbre.png", "a/éa.png", "a/eb.png", "a/Été 2.png", "a/été 10.png", "a/zz.png", "a/fz.png"]
+    apart = [unicodedata.normalize("NFD", name) for name in composed]
+    assert [unicodedata.normalize("NFC", name) for name in sorted(apart, key=sort_key)] == sorted(
+        composed, key=sort_key
+    )
+    assert sort_key(composed[0]) != sort_key(apart[0])
+    plain = ["a/10.png", "a/9.png", "a/09.png", "A/1.png", "a/1.png", "a/b1.png", "a/a10.png", "a/a9.png"]
+    earlier = sorted(plain, key=lambda name: ([int(part) if part.isdigit() else part
+                                               for part in re.split(r"(\d+)", name.lower())], name))  # fmt: skip
+    assert sorted(plain, key=sort_key) == earlier
 
 
 def test_class_names_that_cannot_be_stored(tmp_path: Path) -> None:

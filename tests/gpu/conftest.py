@@ -6,7 +6,7 @@ dependencies and pytest has to be there: tests/conftest.py loads the service.
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,9 +15,9 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))  # what all tests share
 
-from tcnn.models.precision import exact_arithmetic
+from gpsa_cases import RelativeError
 
-RelativeError = Callable[[Tensor, Tensor], float]
+from tcnn.models.precision import exact_arithmetic
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Layers as training leaves them, in every geometry and scope, and what they compute in float64 on the CPU."""
 
 import copy
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -10,6 +11,9 @@ from torch import Tensor, nn
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.layers import GPSA2d
 from tcnn.layers.backends.selection import use_backend
+
+RelativeError = Callable[[Tensor, Tensor], float]
+"""The `relative_error` fixture."""
 
 CHANNELS, OUT, HEADS = 32, 48, 9
 SHAPE = (4, CHANNELS, 18, 17)

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import timm
 import torch
-from conftest import RelativeError
-from gpsa_cases import CASES, SHAPE, drawn, gradients, on
+from gpsa_cases import CASES, SHAPE, RelativeError, drawn, gradients, on
 from torch import Tensor, nn
 
 import tcnn

@@ -6,8 +6,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from conftest import RelativeError
-from gpsa_cases import ARITHMETIC, CASES, drawn, dtype_of, expected, gradients, on
+from gpsa_cases import ARITHMETIC, CASES, RelativeError, drawn, dtype_of, expected, gradients, on
 from torch import nn
 
 import tcnn

@@ -108,14 +108,16 @@ def of_metadata(name: str, told: Mapping[str, Any], **more: Any) -> ModelInfo:
     source = told.get("source")
     earlier = source.get("training") if isinstance(source, dict) else None
     labels = told.get("label_names") or cfg.get("label_names")
+    weights = training.get("weights") or _plain(told.get("weights"))
     found = ModelInfo(
         name=name, kind=_kind(report),
-        source=report.get("base_model"), weights=training.get("weights") or _plain(told.get("weights")),
+        source=report.get("base_model"), weights=weights,
         stage=report.get("stage"), layers=len(report.get("layers") or ()),
         stride=(report.get("config") or {}).get("stride"), position=_position(report),
         parameters_before=report.get("parameters_before"), parameters=report.get("parameters_after"),
         input_size=tuple(cfg.get("input_size") or ()) or None,
-        classes=cfg.get("num_classes"), label_names=tuple(labels) if labels else None, license=cfg.get("license"),
+        classes=cfg.get("num_classes"), label_names=tuple(labels) if labels else None,
+        license=None if weights == "random" else cfg.get("license"),  # timm's is that of its pretrained weights
         verification=_verified(told.get("verification")), fold=_fold(told.get("fold")), training=_trained(training),
         source_training=_trained(earlier or {}),
         tcnn_version=str(told.get("tcnn_version")),

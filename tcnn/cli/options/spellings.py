@@ -4,6 +4,7 @@ import ast
 import difflib
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -63,10 +64,15 @@ def timms(arguments: list[str]) -> list[str]:
 
 
 def _means_dtype(word: str) -> bool:
-    """Whether what stands behind `--amp` is meant as its value, misspelt or not, and not as a model."""
+    """Whether what stands behind `--amp` is meant as its value, misspelt or not, and not as a model.
+
+    What lies there under a name that is near a dtype's, as a run called `float32-run`, is a model.
+    """
     lower = word.lower()
-    misspelt = not set("/.:") & set(word) and difflib.get_close_matches(
-        lower, ("float32", "float16", "bfloat16"), 1, 0.7
+    misspelt = (
+        not set("/.:") & set(word)
+        and not Path(word).exists()
+        and difflib.get_close_matches(lower, ("float32", "float16", "bfloat16"), 1, 0.7)
     )
     return bool(_DTYPE.fullmatch(lower) or misspelt)
 

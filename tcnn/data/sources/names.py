@@ -32,13 +32,15 @@ def is_image(path: str) -> bool:
     return os.path.splitext(path)[1].lower() in EXTENSIONS and not is_junk(path)  # noqa: PTH122 - a million times
 
 
-def sort_key(name: str) -> tuple[object, str]:
+def sort_key(name: str) -> tuple[object, str, str]:
     """Sort key of timm's natural order; ties (`1.jpg` and `01.jpg`, `Cat` and `cat`) are ordered by name.
 
     There timm leaves the order to the file system. Its own key also fails on digits that are no number, as in `1²`.
+    Accents count as composed (NFC): a copy whose file system has them apart (NFD) is in the same order, so split alike.
     """
-    parts = re.split(r"(\d+)", name.lower())
-    return [int(part) if place % 2 else part for place, part in enumerate(parts)], name
+    composed = name if name.isascii() else class_name(name)
+    parts = re.split(r"(\d+)", composed.lower())
+    return [int(part) if place % 2 else part for place, part in enumerate(parts)], composed, name
 
 
 def class_name(written: object) -> str:
