@@ -4,6 +4,7 @@ another dtype where that is refused; a batch of images, all of whose values are 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from tcnn.errors import RequestError
 from tcnn.layers.folded import FoldedGPSA2d
@@ -61,11 +62,23 @@ def refuse_prepared(model: nn.Module, verb: str, but: tuple[type[nn.Module], ...
                 )
 
 
+def refuse_without_shapes(model: nn.Module) -> None:
+    """Raise `RequestError` for a model with a lazy module: whoever runs it first draws its weights, in the model."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            layer = name.rpartition(".")[0] or type(model).__name__
+            raise RequestError(
+                f"{layer}: its shape is not known before the first forward pass (lazy module); run the model once, as "
+                "model(torch.zeros(1, 3, 224, 224))"
+            )
+
+
 def refuse_without_values(model: nn.Module, verb: str) -> None:
     """Raise `RequestError` for a model with a parameter or buffer on the meta device; `verb` is the refused operation.
 
-    A conversion needs no values: this is for what computes with them.
+    A conversion needs no values: this is for what computes with them. Raises as `refuse_without_shapes`, too.
     """
+    refuse_without_shapes(model)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_meta:
             raise RequestError(

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from tcnn.layers.backends.selection import use_backend
+from tcnn.models.checks import refuse_without_shapes
 from tcnn.models.running import empty_tables, failure
 
 
@@ -133,6 +134,7 @@ def check_size(model: nn.Module, input_size: tuple[int, int]) -> None:
 
 def _forward(model: nn.Module, input_size: tuple[int, int] | None, look: Callable[[nn.Module, Tensor], Found]) -> Found:
     """The result of `look` on a forward pass of the model, or of a copy without data, in evaluation mode."""
+    refuse_without_shapes(model)
     shape = (1, *input_shape(model, input_size))
     try:
         copied = meta_copy(model).eval()

@@ -9,6 +9,7 @@ from nets import PlainNet, ReadsValues, Tied, image, meta_model, same_state, sna
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import tcnn
 from tcnn.errors import RequestError
 from tcnn.models import trace as tracing
 from tcnn.models.trace import Step, evaluating, input_shape, meta_copy, trace
@@ -212,3 +213,17 @@ def test_evaluating_gives_every_module_its_mode_back() -> None:
         assert not any(module.training for module in model.modules())
         raise ZeroDivisionError
     assert [name for name, module in model.named_modules() if not module.training] == ["norm"]
+
+
+LAZY = r"^2: its shape is not known before the first forward pass \(lazy module\); run the model once, as model"
+
+
+@pytest.mark.parametrize("run", [trace, tcnn.convert, tcnn.without_stride, lambda model: tcnn.verify(model, model)])
+def test_a_lazy_model_is_refused_and_stays_lazy(run: Callable[[nn.Module], object]) -> None:
+    """Whoever runs it draws its weights: in the source, and out of the caller's random numbers."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.LazyConv2d(4, 3, padding=1))
+    state = torch.random.get_rng_state()
+    with pytest.raises(RequestError, match=LAZY):
+        run(model)
+    assert isinstance(model[2], nn.LazyConv2d)
+    assert torch.equal(torch.random.get_rng_state(), state)

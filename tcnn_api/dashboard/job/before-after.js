@@ -112,12 +112,12 @@ function told(one) {
 }
 
 async function fill(place, draw, url) {
-  place.append(h("p", { class: "loading" }, "Loading…"));
+  place.replaceChildren(h("p", { class: "loading" }, "Loading…"));
   try {
     const whole = await get(`${url}/files/before-after.json`);
     place.replaceChildren(...draw(whole));
   } catch (error) {
-    place.replaceChildren(trouble(error.message, () => (place.replaceChildren(), fill(place, draw, url))));
+    place.replaceChildren(trouble(error.message, () => fill(place, draw, url)));
   }
 }
 
