@@ -206,7 +206,15 @@ def to_map(tokens: Tensor, size: Sequence[int]) -> Tensor:
 
 def match_memory_format(x: Tensor, y: Tensor) -> Tensor:
     """`y` in the memory format of x: channels-last if x is (and only that), else contiguous."""
-    if torch._C._functorch.is_batchedtensor(x):
-        return y  # its memory format cannot be asked for
+    if _is_batched(x) or _is_batched(y):
+        return y  # its memory format can be neither asked for nor chosen
     last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
     return y.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+
+
+def _is_batched(x: Tensor) -> bool:
+    """Whether `torch.func.vmap` is at work on a tensor, perhaps inside of `torch.func.grad`."""
+    functorch = torch._C._functorch
+    while not torch.compiler.is_compiling() and functorch.is_gradtrackingtensor(x):
+        x = functorch.get_unwrapped(x)
+    return bool(functorch.is_batchedtensor(x))

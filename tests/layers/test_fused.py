@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import tcnn
 from tcnn.errors import RequestError
 from tcnn.layers import GPSA2d
-from tcnn.layers.backends.selection import use_backend
+from tcnn.layers.backends.selection import BACKENDS, use_backend
 from tcnn.layers.fused import FusedGPSA2d
 
 RelativeError = Callable[[Tensor, Tensor], float]
@@ -44,6 +44,20 @@ def test_a_fused_model_says_so_and_refuses_training() -> None:
     with torch.no_grad():
         model[0].proj.zero_()
     assert found(x).abs().sum() > 1, "a copy: the model may train on"
+
+
+@pytest.mark.parametrize("options", [{}, {"stride": 2}, {"groups": 2}, {"content_heads": 1}], ids=str)
+def test_a_fused_layer_by_every_backend(options: dict[str, object], relative_error: RelativeError) -> None:
+    """By the formula as it is written, too, where queries and keys are one matrix."""
+    torch.manual_seed(0)
+    trained = GPSA2d(4, 6, 3, padding=1, temperature=0.7, dtype=torch.float64, **options).eval()  # type: ignore[arg-type]
+    with torch.no_grad():
+        for matrix in (trained.query, trained.key, trained.value):
+            matrix.normal_()
+    found = tcnn.fuse(trained)
+    for backend in BACKENDS:
+        with use_backend(backend):
+            assert relative_error(found(image()), trained(image())) < REORDERED, backend
 
 
 @pytest.mark.parametrize(

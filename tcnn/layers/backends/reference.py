@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from tcnn.layers.terms import attention, positions, scopes
 from tcnn.layers.terms.attention import AttentionMaps
-from tcnn.layers.terms.parameters import Parameters, require_matrix
+from tcnn.layers.terms.parameters import Parameters, query_and_key
 from tcnn.layers.terms.positions import Factors, Geometry, Pair
 from tcnn.layers.terms.scopes import Scope
 
@@ -60,8 +60,9 @@ def _maps(inputs: AttentionInputs, padded: Tensor) -> AttentionMaps:
     x, geometry, scope, factors, parameters = inputs
     size = padded.shape[-2], padded.shape[-1]
     query_tokens = attention.to_tokens(positions.take_query_pixels(padded, geometry))
-    query = attention.split_heads(query_tokens, require_matrix(parameters.query), parameters.heads)
-    key = attention.split_heads(attention.to_tokens(padded), require_matrix(parameters.key), parameters.heads)
+    w_query, w_key = query_and_key(parameters)
+    query = attention.split_heads(query_tokens, w_query, parameters.heads)
+    key = attention.split_heads(attention.to_tokens(padded), w_key, parameters.heads)
     query_pixels = scopes.query_pixels(size, geometry, padded.device)
     origin = positions.origin(x.shape[-2:], geometry)
     content = scopes.content(scope, query, key, size, x.shape[-2:], origin, *query_pixels)

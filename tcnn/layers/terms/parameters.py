@@ -126,6 +126,16 @@ def require_matrix(matrix: Matrix | None) -> Matrix:
     return matrix
 
 
+def query_and_key(parameters: Parameters) -> tuple[Matrix, Matrix]:
+    """W_qry and W_key, (K·d, C_in) each, taken apart where they were stacked."""
+    p = parameters
+    if p.query_key is None or p.query is not None:
+        return require_matrix(p.query), require_matrix(p.key)
+    both = p.query_key.plain() if isinstance(p.query_key, Packed) else p.query_key
+    query, key = both.chunk(2)
+    return query * p.head_dim**0.5, key
+
+
 def fold_value(parameters: Parameters) -> Parameters:
     """Multiply W_val into W_out (W_out^h W_val), so that it costs nothing in the forward pass.
 

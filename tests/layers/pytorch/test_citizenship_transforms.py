@@ -104,8 +104,11 @@ def test_gradients_by_functions(form: Form, relative_error: RelativeError) -> No
             assert found[name].abs().max() < REORDERED, name
     each = vmap(grad(loss), in_dims=(None, 0))(parameters_of(module), x[:, None])
     assert relative_error(each["proj"].sum(0), found["proj"]) < REORDERED
+    last = vmap(grad(loss), in_dims=(None, 0))(parameters_of(module), x.to(memory_format=torch.channels_last)[:, None])
+    assert relative_error(last["proj"], each["proj"]) < REORDERED, "a map whose memory format cannot be asked for"
     many = {name: torch.stack([p, 2 * p]) for name, p in parameters_of(module).items()}
     values = vmap(loss, in_dims=(0, None))(many, x)
+    assert torch.allclose(vmap(loss, in_dims=(0, None))(many, x.to(memory_format=torch.channels_last)), values)
     assert values[0].item() == pytest.approx(module(x).square().sum().item(), rel=1e-12)
 
 
