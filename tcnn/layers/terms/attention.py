@@ -74,4 +74,4 @@ def project(heads: Tensor, proj: Matrix, bias: Tensor | None, groups: int) -> Te
     grouped = heads.unflatten(3, (groups, -1))
     weight = proj.unflatten(0, (groups, -1)).unflatten(2, (heads.shape[1], -1))
     y = torch.einsum("bkmgc,gokc->bmgo", grouped, weight).flatten(2)
-    return y if bias is None else y + bias
+    return y if bias is None else y + bias.to(y.dtype)  # under autocast the bias alone is in float32

@@ -117,6 +117,15 @@ def test_positions_are_counted_in_float32(dtype: torch.dtype) -> None:
     assert torch.equal(in_half.gate, in_single.gate)
 
 
+@pytest.mark.parametrize("content", ["global", "window:3", "pooled:2"])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("temperature", [1.0, 1 / 46], ids=["soft", "hard"])
+def test_autocast_gives_the_dtype_that_it_gives_a_convolution(temperature: float, groups: int, content: str) -> None:
+    layer, x = make_layer(temperature, groups=groups, content=content), torch.randn(2, 4, 7, 9)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(x).dtype == layer.eval()(x).dtype == nn.Conv2d(4, 6, 3, groups=groups)(x).dtype == torch.bfloat16
+
+
 def test_autocast_trains() -> None:
     layer, x = make_layer(), torch.randn(2, 4, 7, 9)
     with torch.autocast("cpu", torch.bfloat16):
