@@ -10,7 +10,7 @@ is exactly an outer product of a softmax over rows and one over columns: 2 small
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -82,9 +82,12 @@ def tap_offsets(geometry: Geometry) -> Tensor:
 def same_padding(size: int, kernel: int, stride: int, dilation: int) -> Pair:
     """TensorFlow's SAME padding along one axis: (before, after) so that the output has ceil(size / stride) pixels."""
     outputs = (size + stride - 1) // stride
-    total = (outputs - 1) * stride + dilation * (kernel - 1) + 1 - size
+    total: Any = (outputs - 1) * stride + dilation * (kernel - 1) + 1 - size
     if dilation * (kernel - 1) + 1 < stride:  # else it is never below 0, which a tracer need not ask of every size
-        total = max(total, 0) if isinstance(total, int) else torch.sym_max(total, 0)  # SymInt under export
+        if isinstance(total, Tensor):
+            total = total.clamp(min=0)  # `torch.jit` counts in tensors
+        else:
+            total = max(total, 0) if isinstance(total, int) else torch.sym_max(total, 0)  # SymInt under export
     return total // 2, total - total // 2
 
 

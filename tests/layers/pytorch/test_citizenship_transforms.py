@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, grad, jvp, vmap
 
+from tcnn.layers import GPSA2d
+
 RelativeError = Callable[[Tensor, Tensor], float]
 
 most_forms = parametrized(FORMS, slow=["fused hard", "fused window"])
@@ -139,6 +141,13 @@ def test_jit_tracing(form: Form, relative_error: RelativeError) -> None:
     module = form().eval()
     traced = torch.jit.trace(module, image())
     assert relative_error(traced(image().flip(0)), module(image().flip(0))) < REORDERED
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_jit_tracing_of_a_stride_beyond_the_kernel(relative_error: RelativeError) -> None:
+    """Whose SAME padding a tracer computes in tensors, and must not let fall below 0."""
+    module = GPSA2d(4, 6, (1, 3), 2, "dynamic", temperature=0.7, dtype=torch.float64).eval()
+    assert relative_error(torch.jit.trace(module, image())(image().flip(0)), module(image().flip(0))) < REORDERED
 
 
 @parametrized(FORMS, slow=["soft", "hard", "pooled", "fused window", "window", "fused", "fused hard", "folded"])
