@@ -157,20 +157,32 @@ def _use_onednn(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN is to compute this product: large enough, and no compiler, tracer or autocast active."""
     if is_transformed() or torch.is_autocast_enabled("cpu") or x.numel() * weight.shape[0] < _least():
         return False
-    return packable(x) and packable(weight)
+    return packable(x) and packable(weight) and not pytorch_takes_onednn()
 
 
 def _use_onednn_batched(a: Tensor, b: Tensor) -> bool:
     """Whether oneDNN is to compute these products, which is worth its while beside a slow BLAS alone."""
     if is_transformed() or torch.is_autocast_enabled("cpu") or not blas_lacks_avx512():
         return False
-    return a.shape[1] * a.shape[2] * b.shape[2] >= _least() and packable(a) and packable(b)
+    large = a.shape[1] * a.shape[2] * b.shape[2] >= _least()
+    return large and packable(a) and packable(b) and not pytorch_takes_onednn()
 
 
 def _least() -> int:
     """Number of multiply-adds from which a product is oneDNN's here."""
     slow = MIN_BESIDE_AVX2 * torch.get_num_threads() if blas_lacks_avx512() else MIN_MULTIPLY_ADDS
     return min(slow, MIN_MULTIPLY_ADDS)
+
+
+def pytorch_takes_onednn() -> bool:
+    """Whether PyTorch computes float32 products by oneDNN: after `torch.set_float32_matmul_precision("medium")`.
+
+    It then writes them where they belong, those of many matrices, too, which no operator that is called from here does.
+    """
+    getter = getattr(torch._C, "_get_fp32_precision_getter", None)  # from torch 2.9
+    found = torch.get_float32_matmul_precision() if getter is None else getter("mkldnn", "matmul")
+    supported = getattr(_operators(), "_is_mkldnn_bf16_supported", None)
+    return found in ("medium", "bf16") and (supported is None or bool(supported()))
 
 
 @cache

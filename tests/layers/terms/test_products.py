@@ -207,6 +207,25 @@ def test_many_products_are_pytorchs_beside_a_blas_that_uses_all_of_the_processor
 
 @needs_onednn
 @pytest.mark.usefixtures("always")
+def test_products_are_pytorchs_where_it_takes_onednn_for_them(relative_error: RelativeError) -> None:
+    x, weight, many = drawn(4, 24).requires_grad_(), drawn(10, 24), (drawn(3, 5, 24).requires_grad_(), drawn(3, 24, 7))
+    bits = 1e-2 if torch.cpu.get_capabilities().get("amx_bf16") else FLOAT32  # the setting allows it bfloat16
+    before = torch.get_float32_matmul_precision()
+    try:
+        for precision in ("medium", "highest"):
+            torch.set_float32_matmul_precision(precision)
+            pytorchs = precision == "medium" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+            assert products.pytorch_takes_onednn() == pytorchs
+            assert ("_Linear" in str(linear(x, weight).grad_fn.next_functions[0][0])) != pytorchs  # type: ignore[union-attr]
+            assert ("_Batched" in str(batched(*many).grad_fn)) != pytorchs
+            assert relative_error(linear(x, weight), x.double() @ weight.double().T) < bits
+            assert relative_error(batched(*many), many[0].double() @ many[1].double()) < bits
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@needs_onednn
+@pytest.mark.usefixtures("always")
 def test_gradients_of_gradients_and_forward_ones(relative_error: RelativeError) -> None:
     x, weight, bias = drawn(5, 24), drawn(10, 24), drawn(10)
 
