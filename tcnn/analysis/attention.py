@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from tcnn.analysis.recorded import Grid, Kind, RecordedLayer, record_gpsa2d, record_self_attention
 from tcnn.analysis.timm_attention import patch_grid, record_timm
 from tcnn.conversion.report import refuse_folded
-from tcnn.errors import NoAttentionError, RequestError, one_line, shorten
+from tcnn.errors import NoAttentionError, RequestError
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms.positions import Pair, Quad
 from tcnn.models.checks import refuse_not_finite, refuse_without_values, unwrapped
-from tcnn.models.running import refuses_size, watch_layers
+from tcnn.models.running import told_in_one_line, watch_layers
 from tcnn.models.trace import evaluating
 
 
@@ -114,15 +114,9 @@ def encode(model: nn.Module, images: Tensor) -> Encoded:
         evaluating(model),
         watch_layers(model, own, keep_own),
         record_timm(model, patch_grid(model, size), keep),
+        told_in_one_line(model, images),
     ):
-        try:
-            output = model(images.to(device=reference.device, dtype=reference.dtype))
-        except Exception as error:
-            if not refuses_size(error):
-                raise
-            what = "×".join(map(str, images.shape))
-            why = shorten(one_line(error), 160)
-            raise RequestError(f"the model does not run on images of {what} ({why}); choose its own size") from error
+        output = model(images.to(device=reference.device, dtype=reference.dtype))
     if not kept:
         raise NoAttentionError(
             f"{type(model).__name__} has no attention to look at: expected GPSA layers (tcnn convert makes them), "

@@ -88,6 +88,24 @@ def _runs_on(model: nn.Module, wanted: Shape, seed: int) -> tuple[Shape, Tensor,
     raise AssertionError("the last step returns or raises")
 
 
+def takes_other_sizes(model: nn.Module, example: Tensor) -> bool:
+    """Whether a model runs on another size than the example's; one that flattens its map for a linear layer does not.
+
+    Raises what says so if the model fails for another reason than the size.
+    """
+    channels, height, width = example.shape[1:]
+    for step in (1, *STEPS):
+        shape = _rounded((1, channels, height * 3 // 4 | 1, width + 5), step)
+        try:
+            reference(model, torch.zeros(shape))
+        except Exception as error:
+            if not refuses_size(error):
+                raise failure(model, shape[1:], error, "try --fixed") from error
+        else:
+            return True
+    return False
+
+
 def multiples(shapes: Sequence[Shape], checks: Sequence[ExportCheck]) -> str | None:
     """A note where the model did not run on every shape that was to be tried, or None."""
     found = [check.shape for check in checks]

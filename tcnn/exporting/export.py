@@ -19,7 +19,15 @@ from torch.export import save as save_program
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError, one_line, shorten
 from tcnn.exporting import onnx_file as export_onnx
-from tcnn.exporting.check import Runner, check_tolerance, compare, multiples, reference, shapes_to_try
+from tcnn.exporting.check import (
+    Runner,
+    check_tolerance,
+    compare,
+    multiples,
+    reference,
+    shapes_to_try,
+    takes_other_sizes,
+)
 from tcnn.exporting.interface import (
     AXES,
     Axis,
@@ -66,14 +74,12 @@ def export(
 
     Args:
         model: what `tcnn.convert`, `tcnn.load` or `tcnn.fold` returned, or any other of images; float32. It is not
-        changed
-            and exported in evaluation mode.
+            changed, and exported in evaluation mode.
         path: `.onnx` or `.pt2`; any other name needs `format`, "onnx" or "torch".
         size: (height, width) of the example in pixels; default the model's own.
         batch: images of the example.
-        dynamic: axes to make dynamic, of "batch", "height" and "width"; as many are as the model allows. The others
-        have
-            the sizes of the example.
+        dynamic: axes to make dynamic, of "batch", "height" and "width"; as many are as the model allows. The
+            others have the sizes of the example.
         opset: of ONNX.
         tolerance: largest relative error allowed, in L2 and against the largest value.
         force: replace an existing file.
@@ -99,9 +105,13 @@ def export(
     example = torch.zeros(max(batch, 2) if "batch" in dynamic else batch, channels, height, width)
     model = model if next(model.parameters()).device.type == "cpu" else copy.deepcopy(model).cpu()
     _check_size(model, example)
+    notes = []
+    if set(dynamic) - {"batch"} and not takes_other_sizes(model, example):
+        dynamic = tuple(axis for axis in dynamic if axis == "batch")
+        notes.append(f"height and width are fixed: the model takes no other size than {height}×{width}")
     metadata = describe(model, (height, width))
     with evaluating(model), fused(model, packed=False):
-        exported, notes = _make(model, example, dynamic, kind, opset, metadata, progress)
+        exported, reasons = _make(model, example, dynamic, kind, opset, metadata, progress)
     axes = exported.program.axes
     with replacing(path, force) as temporary:
         progress("writing")
@@ -114,7 +124,7 @@ def export(
         shapes = shapes_to_try(axes, channels)
         checks = compare(model, run, shapes)
         check_tolerance(model, checks, tolerance)
-        notes += filter(None, [multiples(shapes, checks), _dead_branch_warning(model)])
+        notes += filter(None, [*reasons, multiples(shapes, checks), _dead_branch_warning(model)])
     progress("done")
     return ExportReport(
         output=str(path),

@@ -20,7 +20,7 @@ from tcnn.layers.folded import FoldedGPSA2d, HeadKind, keeps_value
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.models.checks import refuse_prepared
 from tcnn.models.precision import exact_arithmetic
-from tcnn.models.running import errors, in_dtype, logits_of, replacements, top1_agreement
+from tcnn.models.running import errors, in_dtype, logits_of, replacements, told_in_one_line, top1_agreement
 from tcnn.models.trace import evaluating, meta_copy, parameter_count
 
 Kinds = dict[str, tuple[HeadKind, ...]]
@@ -105,7 +105,7 @@ def logits(model: nn.Module, batch: Tensor) -> Tensor:
     """Logits in float64, so that a difference is caused by folding and not by rounding."""
     dtype = torch.float32 if next(model.parameters()).device.type == "mps" else torch.float64
     wide = in_dtype(model, dtype)
-    with evaluating(wide):
+    with evaluating(wide), told_in_one_line(model, batch):
         return logits_of(wide, batch, dtype)
 
 

@@ -43,7 +43,7 @@ from tcnn.layers.terms import positions
 from tcnn.layers.terms.positions import Pair
 from tcnn.models.checks import refuse_other_images, refuse_without_values, unwrapped
 from tcnn.models.randomise import noise_images
-from tcnn.models.running import replacements, watch_layers
+from tcnn.models.running import replacements, told_in_one_line, watch_layers
 from tcnn.models.trace import evaluating, parameter_count
 from tcnn.networks.attentive import AttentiveNet
 
@@ -135,7 +135,7 @@ def _map_sizes(model: nn.Module, layers: Mapping[str, GPSA2d], image: Tensor) ->
         sizes[name] = max(sizes.get(name, (0, 0)), positions.padded_size(x.shape[-2:], layer.geometry))
 
     weight = next(model.parameters())
-    with evaluating(model), watch_layers(model, layers, keep):
+    with evaluating(model), told_in_one_line(model, image), watch_layers(model, layers, keep):
         model(image.to(weight.device, weight.dtype))
     if missing := [name for name in layers if name not in sizes]:
         raise RequestError(f"{missing[0]}: never ran, so that the size of its map is not known; give a distance (far)")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tcnn.config import VerificationConfig
 from tcnn.errors import RequestError
-from tcnn.models.running import logits_of, replacements
+from tcnn.models.running import logits_of, replacements, told_in_one_line
 from tcnn.models.trace import evaluating, input_shape
 
 
@@ -65,7 +65,7 @@ def _calibrate(model: nn.Module, batch: Tensor, seed: int) -> None:
         if isinstance(getattr(module, "running_var", None), Tensor)
     ]
     try:
-        with evaluating(model):
+        with evaluating(model), told_in_one_line(model, batch):
             logits_of(model, batch, next(model.parameters()).dtype)
     finally:
         for handle in handles:

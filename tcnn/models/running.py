@@ -146,6 +146,17 @@ def failure(model: nn.Module, shape: Sequence[int], error: Exception, advice: st
     )
 
 
+@contextmanager
+def told_in_one_line(model: nn.Module, batch: Tensor) -> Iterator[None]:
+    """Context in which an error of a model on a batch (B, C, H, W) is raised as `failure` tells it."""
+    try:
+        yield
+    except TcnnError:
+        raise
+    except Exception as error:
+        raise failure(model, batch.shape[1:], error, "give a size, or images, that it takes") from error
+
+
 def tensors(output: object) -> Iterator[Tensor]:
     """The tensors of an output in its own order: one, or several in tuples, lists, dicts and dataclasses, nested.
 

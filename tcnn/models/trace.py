@@ -81,12 +81,17 @@ class _ShapesOnly(TorchFunctionMode):
 
 
 def input_shape(model: nn.Module, input_size: tuple[int, int] | None = None) -> tuple[int, int, int]:
-    """Input shape (channels, height, width) of a model; `input_size` overrides the height and width."""
+    """Input shape (channels, height, width) of a model; `input_size` overrides the height and width.
+
+    Of a model that does not tell its size it is the one at which it was converted, else 224×224.
+    """
     cfg = getattr(model, "pretrained_cfg", None) or {}
     traits = getattr(model, "_traits", {})
     channels = getattr(model, "in_chans", None) or _image_channels(model)
-    default = traits.get("img_size") or tuple(cfg.get("input_size") or (3, 224, 224))[-2:]
-    height, width = input_size or default
+    report = getattr(model, "conversion_report", None)
+    converted_at = None if report is None else report.config.input_size
+    default = traits.get("img_size") or cfg.get("input_size") or converted_at or (224, 224)
+    height, width = input_size or default[-2:]
     return channels or next(iter(cfg.get("input_size") or (3,))), height, width
 
 

@@ -14,7 +14,7 @@ from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.models.checks import refuse_other_images, refuse_without_values, unwrapped
 from tcnn.models.precision import exact_arithmetic
-from tcnn.models.running import at_temperature, errors, flat, in_dtype, temperatures
+from tcnn.models.running import at_temperature, errors, flat, in_dtype, temperatures, told_in_one_line
 from tcnn.models.trace import evaluating
 
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -184,7 +184,7 @@ def _run(
         own = in_dtype(model, dtype)
         watched = _Seen(own, names)
         try:
-            with evaluating(own):
+            with evaluating(own), told_in_one_line(model, images):
                 # All images at once, as hooks see one call of a layer.
                 place = next(own.parameters()).device
                 outputs.append(flat(own(images.to(device=place, dtype=dtype)), len(images)))

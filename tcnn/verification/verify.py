@@ -26,10 +26,11 @@ from tcnn.models.running import (
     logits_of,
     replacements,
     temperatures,
+    told_in_one_line,
     top1_agreement,
     watch_layers,
 )
-from tcnn.models.trace import evaluating
+from tcnn.models.trace import evaluating, input_shape
 from tcnn.verification.report import AsRun, Drift, DtypePass, LayerError, VerificationReport
 
 Pass = TypeVar("Pass", bound=DtypePass)
@@ -74,7 +75,9 @@ def verify(
     _check_source(source, converted)
     if images is not None:
         refuse_other_images(images)
-    batch = noise_images(source, config) if images is None else images
+    # The size that the conversion remembers; its source may have been built for another.
+    size = config.input_size or input_shape(converted)[1:]
+    batch = noise_images(source, config.model_copy(update={"input_size": size})) if images is None else images
     dtypes = [torch.float32, torch.float64] if config.float64 else [torch.float32]
     own = temperatures(converted)
     hard = min(max(own.values()), HARD_TEMPERATURE)
@@ -135,7 +138,7 @@ def _compare(
 
     reference = in_dtype(source, dtype)
     baked = any(is_standardised(reference.get_submodule(name)) for name in replaced)
-    with evaluating(reference), watch_layers(reference, replaced, try_layer):
+    with evaluating(reference), told_in_one_line(source, batch), watch_layers(reference, replaced, try_layer):
         expected = logits_of(reference, batch, dtype)
     del reference
     candidate = in_dtype(converted, dtype)

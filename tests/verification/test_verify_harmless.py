@@ -141,8 +141,8 @@ def test_says_that_there_are_no_values(verb: str, pair_on_meta: tuple[nn.Module,
 OF_IMAGES: dict[str, Callable[[nn.Module, nn.Module, torch.Tensor], object]] = {
     "verify": lambda source, model, images: tcnn.verify(source, model, images=images),
     "explain": tcnn.explain,
-    "fold": lambda source, model, images: tcnn.fold(model, images=images),
-    "prune": lambda source, model, images: tcnn.prune(model, images=images),
+    "fold": lambda source, model, images: tcnn.fold(model, images=images, source=source),
+    "prune": lambda source, model, images: tcnn.prune(model, images=images, source=source),
     "inspect": lambda source, model, images: tcnn.inspect(model, images),
 }
 
@@ -154,3 +154,40 @@ def test_says_what_images_are(verb: str, made: tuple[nn.Module, nn.Module]) -> N
             OF_IMAGES[verb](*made, wrong)
         found = f"at least one image, found {tuple(wrong.shape)}"
         assert str(error.value) == f"images: expected a tensor of shape (B, C, H, W), {found}"
+
+
+@pytest.fixture(scope="module")
+def of_one_size() -> tuple[nn.Module, nn.Module]:
+    """A network that flattens its map for a linear layer, so that it takes images of 16×16 only, and its conversion."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 1, 1), nn.Flatten(), nn.Linear(512, 5))
+    return net, tcnn.convert(net, target="2", input_size=(16, 16)).model
+
+
+def test_the_size_is_the_one_of_the_conversion(of_one_size: tuple[nn.Module, nn.Module], tmp_path: Path) -> None:
+    """Where a model does not tell its own."""
+    source, model = of_one_size
+    assert tcnn.verify(source, model).images == "noise 2×3×16×16"
+    assert tcnn.fold(model, source=source).report.images == "noise 2×3×16×16"
+    tcnn.save(model, tmp_path / "m.safetensors")
+    assert tcnn.verify(source, tcnn.load(tmp_path / "m.safetensors", source=source)).passed
+    report = tcnn.export(model, tmp_path / "m.pt2")
+    assert [(axis.name, axis.size, axis.dynamic) for axis in report.axes[1:]] == [
+        ("height", 16, False), ("width", 16, False),
+    ]  # fmt: skip
+    assert report.notes == ("height and width are fixed: the model takes no other size than 16×16",)
+
+
+@pytest.mark.parametrize("verb", OF_IMAGES)
+def test_images_that_a_model_does_not_take(verb: str, of_one_size: tuple[nn.Module, nn.Module]) -> None:
+    with pytest.raises(
+        RequestError,
+        match=r"^Sequential does not run on an image of 3×32×32 \(.*; give a size, or images, that it takes$",
+    ):
+        OF_IMAGES[verb](*of_one_size, IMAGES)
+
+
+def test_a_size_that_a_model_does_not_take(of_one_size: tuple[nn.Module, nn.Module]) -> None:
+    for random in (False, True):
+        with pytest.raises(RequestError, match=r"^Sequential does not run on an image of 3×8×8 "):
+            tcnn.verify(*of_one_size, input_size=(8, 8), randomise=random)
