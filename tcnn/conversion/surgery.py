@@ -20,6 +20,7 @@ from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms.positions import Geometry
 from tcnn.models.checks import named, refuse_prepared, unwrapped
+from tcnn.models.trace import check_size
 
 
 class Conversion(NamedTuple):
@@ -56,6 +57,7 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
         raise NothingToConvertError(f"{type(model).__name__} has GPSA layers already: it was converted before")
     plan = plan_conversion(model, config)
     converted = apply(model, plan)
+    check_size(converted, config.input_size)  # it may ask its convolutions for what attention has not
     report = plan.report(model, converted)
     return Conversion(sign(converted, report), report)
 

@@ -177,10 +177,10 @@ class FoldedGPSA2d(AttentionLayer):
         trainable = any(parameter.requires_grad for parameter in layer.parameters())
         return folded.requires_grad_(trainable).train(layer.training)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         tensors = self.tensors._replace(bias=None if self.weight is not None else self.bias) if self.heads else None
         return convolution_and_attention(
-            x, self.geometry, self.scope, self.weight, self.value, self.bias, self.groups, tensors
+            input, self.geometry, self.scope, self.weight, self.value, self.bias, self.groups, tensors
         )
 
     def extra_repr(self) -> str:

@@ -14,10 +14,11 @@ from tcnn.errors import RequestError
 from tcnn.layers import functional
 from tcnn.layers.backends import convolution, dense
 from tcnn.layers.base import AttentionLayer, ConvolutionShaped
+from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.functional import convolution_and_attention
 from tcnn.layers.terms import kinds, positions
 from tcnn.layers.terms.execution import is_eager
-from tcnn.layers.terms.parameters import Parameters, fold_value
+from tcnn.layers.terms.parameters import Parameters, fold_value, is_identity
 from tcnn.layers.terms.positions import Factors, Pair
 from tcnn.layers.terms.products import Matrix, Packed, pack
 from tcnn.layers.terms.scopes import GLOBAL
@@ -54,6 +55,7 @@ class FusedGPSA2d(ConvolutionShaped):
         self.groups = layer.groups
         self.position = layer.position
         self._packed = packed
+        self._keeps_filter = isinstance(layer, FoldedGPSA2d) or layer.value is None or is_identity(layer.value)
         with torch.inference_mode(False), torch.no_grad():  # gradients of the input may be asked for later
             self.heads, tensors = _prepare(layer)
             self._tensors: dict[str, Matrix] = {
@@ -62,12 +64,31 @@ class FusedGPSA2d(ConvolutionShaped):
         self._positional_cache: dict[tuple[Pair, torch.device], tuple[Factors, Tensor | None]] = {}
         super().train(False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        kernel, given = self._tensor("kernel"), cast("object", x)  # symbolic tracing gives something else than a tensor
+    @property
+    def weight(self) -> Tensor:
+        """The filter, (C_out, C_in/G, kh, kw), for models that ask their convolutions for its dtype or shape.
+
+        Its values are NaN, which take no memory, where they were lost in the product of W_out and W_val.
+        """
+        kernel, proj = self._tensor("kernel"), self._tensors.get("proj")
+        if kernel is not None and self._keeps_filter:
+            return kernel
+        like = next(
+            (one for one in (kernel, proj) if isinstance(one, Tensor)),
+            torch.empty((), dtype=torch.float32, device="cpu"),
+        )
+        shape = self.out_channels, self.in_channels // self.groups, *self.kernel_size
+        return torch.full((), torch.nan, dtype=like.dtype, device=like.device).expand(shape)
+
+    def forward(self, input: Tensor) -> Tensor:
+        kernel, given = (
+            self._tensor("kernel"),
+            cast("object", input),
+        )  # symbolic tracing gives something else than a tensor
         parameters = self.attention_parameters() if "proj" in self._tensors else None
         return convolution_and_attention(
-            x, self.geometry, self.scope, kernel, self._tensor("value"), self._tensor("bias"), self.groups, parameters,
-            None if isinstance(given, Proxy) else self.positional,
+            input, self.geometry, self.scope, kernel, self._tensor("value"), self._tensor("bias"), self.groups,
+            parameters, None if isinstance(given, Proxy) else self.positional,
         )  # fmt: skip
 
     def train(self, mode: bool = True) -> Self:
@@ -164,7 +185,7 @@ class FusedGPSA2d(ConvolutionShaped):
 
 def _prepare(layer: AttentionLayer) -> tuple[int, dict[str, Tensor | None]]:
     """The number of attention heads, and the tensors that the function of a layer needs, by name."""
-    kernel: Tensor | None = getattr(layer, "weight", None)
+    kernel: Tensor | None = layer.weight if isinstance(layer, FoldedGPSA2d) else None
     if not layer.heads:
         return 0, {"kernel": kernel, "value": layer.value, "bias": layer.bias}
     parameters = fold_value(layer.tensors)

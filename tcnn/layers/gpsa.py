@@ -259,11 +259,16 @@ class GPSA2d(AttentionLayer):
     def fused_attn(self, fused: bool) -> None:
         self.attn = None if fused else AttentionPoint()
 
-    def forward(self, x: Tensor) -> Tensor:
+    @property
+    def weight(self) -> Tensor:
+        """``filter``, under the name that `nn.Conv2d` has for it: models ask their convolutions for its dtype."""
+        return self.filter
+
+    def forward(self, input: Tensor) -> Tensor:
         if self.attn is not None:
-            weights = self.attn(x, self.tensors, self.geometry, self.scope)
-            return applied(weights, x, self.tensors, self.geometry)
-        return gpsa(x, self.tensors, self.geometry, self.scope, self.known_hard and self.training)
+            weights = self.attn(input, self.tensors, self.geometry, self.scope)
+            return applied(weights, input, self.tensors, self.geometry)
+        return gpsa(input, self.tensors, self.geometry, self.scope, self.known_hard and self.training)
 
     def attention(self, x: Tensor) -> AttentionMaps:
         """Attention maps on an input (B, C_in, H, W), for inspection: the maps that `forward` applies."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tcnn.config import VerificationConfig
 from tcnn.errors import RequestError
-from tcnn.models.running import logits_of, replacements, told_in_one_line
+from tcnn.models.running import first_of, logits_of, replacements, told_in_one_line
 from tcnn.models.trace import evaluating, input_shape
 
 
@@ -50,8 +50,8 @@ def randomised(
 def _calibrate(model: nn.Module, batch: Tensor, seed: int) -> None:
     """Set every running mean and variance from the input of its layer, varied by up to 20 %."""
 
-    def measure(name: str, module: Any, args: tuple[Tensor, ...]) -> None:
-        x = args[0].transpose(0, 1).flatten(1)
+    def measure(name: str, module: Any, x: Tensor) -> None:
+        x = x.transpose(0, 1).flatten(1)
         var, mean = torch.var_mean(x, dim=1, correction=0)
         # A channel may be silent, or one pixel of one image: its scale is then that of its neighbours.
         var = torch.maximum(var, 0.1 * x.square().mean()) + 1e-3
@@ -60,7 +60,9 @@ def _calibrate(model: nn.Module, batch: Tensor, seed: int) -> None:
         module.running_var.copy_(var * (1 + jitter))
 
     handles = [
-        module.register_forward_pre_hook(lambda m, args, name=name: measure(name, m, args))
+        module.register_forward_pre_hook(
+            lambda m, args, named, name=name: measure(name, m, first_of(args, named)), with_kwargs=True
+        )
         for name, module in model.named_modules()
         if isinstance(getattr(module, "running_var", None), Tensor)
     ]

@@ -6,6 +6,7 @@ import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -106,13 +107,20 @@ def logits_of(model: nn.Module, batch: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.cat([flat(model(part.to(device=device, dtype=dtype)), len(part)) for part in parts])
 
 
+def first_of(args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """The first input of a call, positional or by its name, as in ``conv(input=x)``; None of a call without inputs."""
+    return next(iter((*args, *named.values())), None)
+
+
 @contextmanager
 def watch_layers(
     model: nn.Module, names: Iterable[str], call: Callable[[str, nn.Module, Tensor, Tensor], None]
 ) -> Iterator[None]:
     """Context that calls ``call(name, layer, input, output)`` whenever one of these layers has run."""
     handles = [
-        model.get_submodule(name).register_forward_hook(lambda m, args, out, name=name: call(name, m, args[0], out))
+        model.get_submodule(name).register_forward_hook(
+            lambda m, args, named, out, name=name: call(name, m, first_of(args, named), out), with_kwargs=True
+        )
         for name in names
     ]
     try:

@@ -17,8 +17,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from tcnn.layers.backends.selection import use_backend
+from tcnn.layers.base import AttentionLayer
 from tcnn.models.checks import refuse_without_shapes
-from tcnn.models.running import empty_tables, failure
+from tcnn.models.running import empty_tables, failure, first_of
 
 
 class Step(NamedTuple):
@@ -96,8 +97,8 @@ def input_shape(model: nn.Module, input_size: tuple[int, int] | None = None) -> 
 
 
 def _image_channels(model: nn.Module) -> int | None:
-    """Input channels: 3 when any convolution takes colour images, else the first one's."""
-    channels = [m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)]
+    """Input channels: 3 when any convolution, or attention in its place, takes colour images, else the first one's."""
+    channels = [m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d | AttentionLayer)]
     return 3 if 3 in channels else next(iter(channels), None)
 
 
@@ -131,9 +132,9 @@ def spans(model: nn.Module, input_size: tuple[int, int] | None = None) -> dict[s
     return _forward(model, input_size, _spans)
 
 
-def check_size(model: nn.Module, input_size: tuple[int, int]) -> None:
+def check_size(model: nn.Module, input_size: tuple[int, int] | None = None) -> None:
     """Raise `RequestError` if the model does not run on images of (height, width) pixels, as one whose positions are
-    learned for another size does not."""
+    learned for another size does not; by default of its own size."""
     _forward(model, input_size, lambda module, image: module(image))
 
 
@@ -185,13 +186,17 @@ def _spans(model: nn.Module, image: Tensor) -> dict[str, Span]:
 def _run(model: nn.Module, image: Tensor) -> list[Step]:
     steps: list[Step] = []
 
-    def record(name: str, module: nn.Module, args: tuple[object, ...], output: object) -> None:
-        steps.append(Step(name, module, _shape(args[0] if args else None), _shape(output)))
+    def record(name: str, module: nn.Module, given: object, output: object) -> None:
+        steps.append(Step(name, module, _shape(given), _shape(output)))
 
     handles = []
     for name, module in model.named_modules():
         if isinstance(module, nn.Conv2d) or next(module.children(), None) is None:
-            handles.append(module.register_forward_hook(lambda m, args, out, name=name: record(name, m, args, out)))
+            handles.append(
+                module.register_forward_hook(
+                    lambda m, args, named, out, name=name: record(name, m, first_of(args, named), out), with_kwargs=True
+                )
+            )
     try:
         model(image)
     finally:

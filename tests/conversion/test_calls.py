@@ -1,0 +1,101 @@
+"""What models do with their convolutions besides calling them with one input: they call them by the name of the input,
+and ask them for their filter's dtype, shape and values, or for what attention has not."""
+
+import pytest
+import torch
+from nets import relative_error
+from torch import Tensor, nn
+
+import tcnn
+from tcnn.errors import RequestError
+from tcnn.layers import GPSA2d
+
+ROUNDING = 1e-12
+"""Relative, in float64. Measured: 3e-16."""
+
+
+class Calling(nn.Module):
+    """Two convolutions, the second of which is called as `call` says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8))
+        self.conv = nn.Conv2d(8, 6, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.call(self.stem[1](input=self.stem[0](input=x))).mean((2, 3))
+
+    def call(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class ByName(Calling):
+    def call(self, x: Tensor) -> Tensor:
+        return self.conv(input=x)
+
+
+class ByDtype(Calling):
+    """As vision models of transformers ask their first convolutions."""
+
+    def call(self, x: Tensor) -> Tensor:
+        return self.conv(x.to(self.conv.weight.device, self.conv.weight.dtype))[:, : self.conv.weight.shape[0]]
+
+
+class ByNorm(Calling):
+    def call(self, x: Tensor) -> Tensor:
+        return self.conv(x) / self.conv.weight.norm()
+
+
+class BySame(Calling):
+    def call(self, x: Tensor) -> Tensor:
+        return self.conv(x)[..., : -self.conv.output_padding[0] or None]
+
+
+IMAGES = torch.randn(2, 3, 16, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("made", [ByName, ByDtype, ByNorm])
+def test_a_model_may_call_and_ask_as_it_likes(made: type[Calling]) -> None:
+    source = made().double().eval()
+    model, report = tcnn.convert(source, input_size=(16, 12))
+    assert [layer.name for layer in report.layers] == ["conv"], "the stem reads the image, by name or not"
+    assert tcnn.verify(source, model, randomise=True).passed
+    folded = tcnn.fold(model, source=source).model
+    for other in (model, tcnn.fuse(model), folded):
+        assert relative_error(other(IMAGES), source(IMAGES)) < ROUNDING
+
+
+def test_the_filter_is_a_view() -> None:
+    """So that its gradient is W_out's, and what asks for it costs nothing."""
+    source = ByNorm()
+    model = tcnn.convert(source, input_size=(16, 12)).model
+    assert isinstance(model.conv, GPSA2d)
+    assert torch.equal(model.conv.weight, source.conv.weight)
+    assert model.conv.weight.data_ptr() == model.conv.proj.data_ptr()
+    assert "conv.weight" not in model.state_dict()
+
+
+def test_a_fused_layer_that_has_lost_its_filter_says_so() -> None:
+    """Its dtype and shape are there; its values are not, and must not be taken for the filter's."""
+    model = tcnn.convert(ByDtype(), input_size=(16, 12), temperature=1.0).model.eval()
+    with torch.no_grad():
+        model.conv.value.mul_(1.5)
+    fused = tcnn.fuse(model)
+    assert relative_error(fused(IMAGES.float()), model(IMAGES.float())) < 1e-5
+    assert fused.conv.weight.shape == (6, 8, 3, 3)
+    assert fused.conv.weight.isnan().all()
+
+
+def test_a_model_that_asks_for_what_attention_has_not() -> None:
+    with pytest.raises(
+        RequestError, match=r"^BySame: .* on 3×16×12 ends in AttributeError \('GPSA2d' .*output_padding"
+    ):
+        tcnn.convert(BySame(), input_size=(16, 12))
+
+
+def test_the_channels_of_a_model_without_a_convolution_of_images() -> None:
+    """Noise has those of the attention that reads the image."""
+    source = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model = tcnn.convert(source, target="0", input_size=(8, 8)).model
+    assert tcnn.fold(model, source=source).report.images == "noise 2×3×8×8"
