@@ -53,7 +53,7 @@ def gated(content: Tensor, x: Tensor, parameters: Parameters, geometry: Geometry
     if shards.is_sharded(x):
         return shards.on_shards(gated, x, parameters, geometry, beside=content)
     factors = _factors(x, parameters, geometry)
-    return attention.AttentionMaps(content, attention.positional_map(factors), parameters.gate).total
+    return attention.mixed(content, attention.positional_map(factors), parameters.gate)
 
 
 def applied(weights: Tensor, x: Tensor, parameters: Parameters, geometry: Geometry) -> Tensor:

@@ -5,6 +5,7 @@ a ≤ n of them with a positional part, d head width, G groups.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -178,7 +179,7 @@ class FoldedGPSA2d(AttentionLayer):
         return folded.requires_grad_(trainable).train(layer.training)
 
     def forward(self, input: Tensor) -> Tensor:
-        tensors = self.tensors._replace(bias=None if self.weight is not None else self.bias) if self.heads else None
+        tensors = replace(self.tensors, bias=None if self.weight is not None else self.bias) if self.heads else None
         return convolution_and_attention(
             input, self.geometry, self.scope, self.weight, self.value, self.bias, self.groups, tensors
         )

@@ -110,7 +110,7 @@ def attend(
     backend = selection.backend()
     size = positions.output_size(positions.padded_size(x.shape[-2:], geometry), geometry)
 
-    def inputs(x: Tensor, p: Parameters) -> tuple[AttentionInputs, Tensor | None]:
+    def inputs(x: Tensor, p: Parameters) -> "tuple[AttentionInputs, Tensor | None]":  # as text for torch 2.8's compiler
         if positional is not None and p is parameters:  # it is of these and of no others
             factors, gated = positional(x)
             return AttentionInputs(x, geometry, scope, factors, p), gated
@@ -131,7 +131,7 @@ def attend(
 def in_hard_limit(parameters: Parameters, geometry: Geometry) -> bool:
     """Whether the layer equals its convolution, where the host can read the values without waiting; elsewhere False."""
     p = parameters
-    tensors = (p.gating_param, *(p.position or ()), p.gate_temperature, p.position_temperature)
+    tensors = (p.gating_param, *kinds.tensors_of(p.position), p.gate_temperature, p.position_temperature)
     readable = p.gating_param is not None and p.gating_param.device.type == "cpu" and is_eager(*tensors)
     return readable and convolution.is_hard(p, geometry)
 

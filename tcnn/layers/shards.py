@@ -12,6 +12,14 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from tcnn.layers.terms.isotropic import Isotropic
+from tcnn.layers.terms.parameters import Parameters
+from tcnn.layers.terms.quadratic import Quadratic
+from tcnn.layers.terms.relative import Relative
+
+for _kind in (Parameters, Isotropic, Quadratic, Relative):  # what may hold DTensors
+    pytree.register_dataclass(_kind)
+
 
 def is_sharded(x: Tensor) -> "TypeGuard[Any]":
     """Whether x is a DTensor."""

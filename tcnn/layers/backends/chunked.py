@@ -9,6 +9,7 @@ queries of a chunk.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ def attend(heads: Heads, parameters: Parameters, plan: ChunkPlan) -> Tensor:
         if needs_gradients(given):
             tokens: Tensor = _Attention.apply(*given, heads.sinks, parameters.groups, plan)
             return tokens
-        return _forward(heads, parameters._replace(proj=proj, bias=bias), plan, None)
+        return _forward(heads, replace(parameters, proj=proj, bias=bias), plan, None)
 
 
 def projection_for(heads: Heads, parameters: Parameters) -> tuple[Matrix, Tensor | None]:
@@ -200,7 +201,7 @@ def _backward(
     for some, chunks in chunks_of(heads, plan):
         leaves = [t.detach().requires_grad_() for t in (some.rows, some.gate, some.columns) if t is not None]
         with torch.enable_grad():
-            parts = some._replace(rows=leaves[0], gate=leaves[1], columns=leaves[2] if len(leaves) > 2 else None)
+            parts = replace(some, rows=leaves[0], gate=leaves[1], columns=leaves[2] if len(leaves) > 2 else None)
             graph = dense.gated_positional(parts).contiguous()
         gated, grad_gated = graph.detach(), None
         for chunk in chunks:

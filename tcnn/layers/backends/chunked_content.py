@@ -6,6 +6,7 @@ dtype of the product of queries and keys, and used so in the next product.
 Shapes: those of `chunked`.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,12 +24,13 @@ from tcnn.layers.terms.products import batched
 def attend(heads: Heads, parameters: Parameters, plan: ChunkPlan) -> Tensor:
     """Output tokens of content attention over whole maps, (B, M, C_out); rows, columns and gates are not used."""
     proj, bias = chunked.projection_for(heads, parameters)
-    given = (*heads[:3], proj, bias)
+    given = (heads.query, heads.key, heads.value, proj, bias)
     with without_autocast(heads.value.device.type):
         if chunked.needs_gradients(given):
-            tokens: Tensor = _Attention.apply(*given, heads[3:], parameters.groups, plan)
+            rest = heads.rows, heads.columns, heads.gate, heads.sinks, heads.gated
+            tokens: Tensor = _Attention.apply(*given, rest, parameters.groups, plan)
             return tokens
-        return _forward(heads, parameters._replace(proj=proj, bias=bias), plan, None)
+        return _forward(heads, replace(parameters, proj=proj, bias=bias), plan, None)
 
 
 class _Attention(torch.autograd.Function):

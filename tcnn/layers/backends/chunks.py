@@ -5,6 +5,7 @@ Shapes: B batch, C channels, R' keys, M queries, K heads, d head width; b images
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -87,7 +88,7 @@ def chunks_of(heads: Heads, plan: ChunkPlan) -> Iterator[tuple[Heads, list[Chunk
         rows = heads.rows[:, line : line + plan.query_rows]
         queries = slice(line * width, (line + rows.shape[1]) * width)
         yield (
-            heads if images and plan.query_rows >= heads.query_rows else heads._replace(rows=rows, gated=None),
+            heads if images and plan.query_rows >= heads.query_rows else replace(heads, rows=rows, gated=None),
             [
                 Chunk(
                     some, queries, heads.query[some, :, queries].flatten(0, 1), heads.key[some].flatten(0, 1),

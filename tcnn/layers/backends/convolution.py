@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tcnn.layers.terms import positions
+from tcnn.layers.terms import kinds, positions
 from tcnn.layers.terms.parameters import Parameters, value_in_projection
 from tcnn.layers.terms.positions import Geometry
 
@@ -45,7 +45,7 @@ def filter_of(proj: Tensor, geometry: Geometry) -> Tensor:
 def attend(x: Tensor, parameters: Parameters, geometry: Geometry) -> Tensor:
     """The layer as a convolution, (B, C_in, h, w) to (B, C_out, Ho, Wo); gradients that vanish are zeros."""
     p = value_in_projection(parameters, x)
-    unaffected = (p.query, p.key, p.gating_param, *(p.position or ()))
+    unaffected = (p.query, p.key, p.gating_param, *kinds.tensors_of(p.position))
     kernel = filter_of(p.plain_proj, geometry).contiguous()
     return convolve(x, geometry, p.value, kernel, with_zero_gradients(p, unaffected), p.groups)
 

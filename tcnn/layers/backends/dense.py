@@ -11,7 +11,7 @@ output map, M = Ho·Wo queries, K heads, d head width, G groups.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -25,7 +25,8 @@ from tcnn.layers.terms.positions import Factors, Geometry
 from tcnn.layers.terms.products import batched, linear
 
 
-class Heads(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Heads:
     """Queries, keys, values, positional factors and gates of all heads."""
 
     query: Tensor
@@ -68,13 +69,13 @@ class Heads(NamedTuple):
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
         """The tensors that can need gradients."""
-        return self[:6]
+        return self.query, self.key, self.value, self.rows, self.columns, self.gate
 
     def with_tensors(
         self, query: Tensor, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor | None, gate: Tensor
     ) -> "Heads":
         """A copy with other `tensors`."""
-        return self._replace(query=query, key=key, value=value, rows=rows, columns=columns, gate=gate)
+        return replace(self, query=query, key=key, value=value, rows=rows, columns=columns, gate=gate)
 
 
 def compute_heads(inputs: AttentionInputs, gated: Tensor | None = None) -> Heads:
@@ -84,7 +85,7 @@ def compute_heads(inputs: AttentionInputs, gated: Tensor | None = None) -> Heads
         inputs: of the scope only `padding` is used: whether zeros around the map are among the keys.
         gated: `gated_positional` of these heads, where it was precomputed.
     """
-    x, geometry, scope, factors, p = inputs
+    x, geometry, scope, factors, p = inputs.x, inputs.geometry, inputs.scope, inputs.factors, inputs.parameters
     rows, columns = crop_factors(factors, x.shape[-2:], geometry)
     pixels = x.shape[-2] * x.shape[-1]
     padded, sinks = None if queries_are_keys(geometry) else inputs.padded, None

@@ -12,7 +12,7 @@ from torch import Tensor
 from tcnn.layers.backends.chunked import needs_gradients
 from tcnn.layers.backends.chunks import SAVED_SHARE, memory_of
 from tcnn.layers.backends.dense import queries_are_keys
-from tcnn.layers.terms import attention, positions
+from tcnn.layers.terms import attention, kinds, positions
 from tcnn.layers.terms.execution import is_eager
 from tcnn.layers.terms.isotropic import Isotropic
 from tcnn.layers.terms.parameters import Parameters, require, require_matrix
@@ -49,7 +49,7 @@ def supported(x: Tensor, parameters: Parameters, geometry: Geometry, scope: Scop
 
 def _fits(x: Tensor, p: Parameters, sizes: Sizes) -> bool:
     """Whether the maps may be kept for the backward pass; without one they may take an eighth of the memory."""
-    training = needs_gradients((x, *p, *(p.position or ())))
+    training = needs_gradients((x, *vars(p).values(), *kinds.tensors_of(p.position)))
     held = _held(x, sizes, 0 if training else x.shape[1])  # in training what is mixed can be computed again
     return held <= memory_of(x.device) // (SAVED_SHARE if training else 8)
 
@@ -70,8 +70,8 @@ def attend(x: Tensor, parameters: Parameters, geometry: Geometry, scope: Scope) 
     assert isinstance(p.position, Isotropic)  # noqa: S101 - see `supported`
     inputs = Inputs(
         attention.to_tokens(x), asking, require_matrix(query), key, p.value,  # type: ignore[arg-type]
-        require(p.gating_param), require(p.gate_temperature), *p.position, require(p.position_temperature),
-        p.plain_proj, p.bias,
+        require(p.gating_param), require(p.gate_temperature), *p.position.tensors,
+        require(p.position_temperature), p.plain_proj, p.bias,
     )  # fmt: skip
     if compiling:
         return custom_operator.attend(inputs, sizes)

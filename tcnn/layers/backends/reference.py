@@ -3,7 +3,7 @@
 Other backends are tested by it. Shapes: B batch, C channels, h×w map, H×W padded map, N = H·W keys, M queries, K heads.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,7 +15,8 @@ from tcnn.layers.terms.positions import Factors, Geometry, Pair
 from tcnn.layers.terms.scopes import Scope
 
 
-class AttentionInputs(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class AttentionInputs:
     """What every backend computes attention from: a feature map and the layer that attends to it."""
 
     x: Tensor
@@ -40,7 +41,7 @@ class AttentionInputs(NamedTuple):
 def attend(inputs: AttentionInputs) -> Tensor:
     """Output tokens of the attention, (B, M, C_out)."""
     padded = inputs.padded
-    return apply(_maps(inputs, padded).total, padded, inputs.parameters)
+    return apply(attention.mixed(*_maps(inputs, padded)), padded, inputs.parameters)
 
 
 def apply(weights: Tensor, padded: Tensor, parameters: Parameters) -> Tensor:
@@ -57,7 +58,8 @@ def maps(inputs: AttentionInputs) -> AttentionMaps:
 
 
 def _maps(inputs: AttentionInputs, padded: Tensor) -> AttentionMaps:
-    x, geometry, scope, factors, parameters = inputs
+    x, geometry, scope, factors = inputs.x, inputs.geometry, inputs.scope, inputs.factors
+    parameters = inputs.parameters
     size = padded.shape[-2], padded.shape[-1]
     query_tokens = attention.to_tokens(positions.take_query_pixels(padded, geometry))
     w_query, w_key = query_and_key(parameters)

@@ -41,7 +41,7 @@ class Windows(NamedTuple):
 
 def attend(inputs: AttentionInputs) -> Tensor:
     """Output tokens of the attention, (B, M, C_out); the scope is `window:W`, `pooled:R`, or `global` as one window."""
-    x, geometry, scope, factors, p = inputs
+    x, geometry, scope, factors, p = inputs.x, inputs.geometry, inputs.scope, inputs.factors, inputs.parameters
     gate, padded = p.gate, inputs.padded
     pixels = padded.permute(0, 2, 3, 1)  # (B, H, W, C_in)
     values = _apply_value(pixels, p.value)

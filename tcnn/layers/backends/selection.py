@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -30,6 +31,7 @@ from tcnn.errors import RequestError
 from tcnn.layers.backends import autotune, chunked, chunked_content, chunks, dense, materialised
 from tcnn.layers.backends.dense import Heads
 from tcnn.layers.backends.reference import AttentionInputs
+from tcnn.layers.terms import kinds
 from tcnn.layers.terms.isotropic import Isotropic
 from tcnn.layers.terms.parameters import Parameters
 from tcnn.layers.terms.positions import Geometry
@@ -101,8 +103,8 @@ def _attend_materialised(
         if given[0] is own[0]:
             return parameters
         others = dict(zip(tensors, given, strict=True))
-        position = Isotropic(*(others.pop(name) for name in Isotropic._fields))
-        return parameters._replace(position=position, **others)  # type: ignore[arg-type]
+        position = Isotropic(*(others.pop(name) for name in kinds.NAMES["isotropic"]))
+        return replace(parameters, position=position, **others)  # type: ignore[arg-type]
 
     def in_chunks(x: Tensor, *given: Tensor) -> Tensor:
         heads = dense.compute_heads(*inputs(x, of(given)))
@@ -119,7 +121,7 @@ def _attend_materialised(
 
 def _tensors(parameters: Parameters) -> dict[str, Tensor]:
     """All parameters but the temperatures by name, those of the positions too."""
-    named = parameters._asdict() | (parameters.position._asdict() if parameters.position else {})
+    named = vars(parameters) | (vars(parameters.position) if parameters.position else {})
     return {name: one for name, one in named.items() if isinstance(one, Tensor) and "temperature" not in name}
 
 
@@ -143,7 +145,7 @@ def _attend_heads(heads: Heads, parameters: Parameters, backend: Backend) -> Ten
             return implementation(heads, parameters, plan)
         zeros = (0, 0, 0, heads.key.shape[2] - key.shape[2])
         drawn = heads.with_tensors(query, pad(key, zeros), pad(value, zeros), *others)
-        return implementation(drawn._replace(gated=None), parameters, plan)
+        return implementation(replace(drawn, gated=None), parameters, plan)
 
     def by_kernel(query: Tensor, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor, gate: Tensor) -> Tensor:
         mixed = triton_attention.attend(query, key, value, rows, columns, gate, heads.sinks, 1.0)

@@ -27,8 +27,13 @@ class AttentionMaps(NamedTuple):
     @property
     def total(self) -> Tensor:
         """Attention weights A = (1 − gate)·content + gate·positional, (B, K, M, N); every row sums to 1."""
-        gate = self.gate[:, None, None]
-        return (1 - gate) * self.content + gate * self.positional
+        return mixed(*self)
+
+
+def mixed(content: Tensor, positional: Tensor, gate: Tensor) -> Tensor:
+    """`AttentionMaps.total` of its fields."""
+    gate = gate[:, None, None]
+    return (1 - gate) * content + gate * positional
 
 
 def to_tokens(pixels: Tensor) -> Tensor:

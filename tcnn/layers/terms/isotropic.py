@@ -5,7 +5,7 @@ Logits −(α_h/τ)·‖δ − Δ_h‖². Shapes: P heads with a positional part
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -23,13 +23,19 @@ SUM_RADIUS = 64
 """Radius in pixels over which positional attention is summed; a head with a larger span is far from a tap."""
 
 
-class Isotropic(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Isotropic:
     """Locality strengths and attention centres."""
 
     locality_raw: Tensor
     """softplus⁻¹ of α, (P,)."""
     attention_centers: Tensor
     """Δ, (P, 2): row and column, pixels."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """All parameters, in order."""
+        return self.locality_raw, self.attention_centers
 
     @property
     def strength(self) -> Tensor:

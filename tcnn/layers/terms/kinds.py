@@ -9,11 +9,12 @@ kind                logits                                                      
 `relative-content`  (1/τ)·(v + Ŵ q/√d)·r_δ                                         a map for every image
 ==================  =============================================================  ==================================
 
-A term is a named tuple of its parameters with `attention` and what is asked of it elsewhere; backends know of factors
-and maps only.
+A term is a dataclass of its parameters, in the order of `NAMES`, with `attention` and what is asked of it elsewhere;
+backends know of factors and maps only.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 
 from torch import Tensor
 
@@ -25,11 +26,17 @@ from tcnn.layers.terms.quadratic import Quadratic
 from tcnn.layers.terms.relative import Relative
 
 Position = Isotropic | Quadratic | Relative
+
+
+def _names(term: type[Position]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(term))
+
+
 NAMES: dict[PositionKind, tuple[str, ...]] = {
-    "isotropic": Isotropic._fields,
-    "quadratic": Quadratic._fields,
-    "relative": Relative._fields[:3],
-    "relative-content": Relative._fields,
+    "isotropic": _names(Isotropic),
+    "quadratic": _names(Quadratic),
+    "relative": _names(Relative)[:3],
+    "relative-content": _names(Relative),
 }
 """Names of the parameters of every kind."""
 PARAMETERS = tuple(dict.fromkeys(name for names in NAMES.values() for name in names))
@@ -57,8 +64,13 @@ def parameters_of(kind: PositionKind, position: Position | None) -> dict[str, Te
     """The parameters of a term by name; none for a layer without one."""
     if position is None:
         return {}
-    own = zip(NAMES[kind], position, strict=False)  # a term without content has one field less
+    own = ((name, getattr(position, name)) for name in NAMES[kind])
     return {name: value for name, value in own if value is not None}
+
+
+def tensors_of(position: Position | None) -> tuple[Tensor | None, ...]:
+    """All parameters of a term, in order; none for a layer without one."""
+    return () if position is None else position.tensors
 
 
 def reach_of(position: Position) -> int | None:

@@ -3,7 +3,7 @@
 Shapes: C channels, G groups, K heads, P ≤ K of them with a positional part, d head width.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,7 +14,8 @@ from tcnn.layers.terms.kinds import Position
 from tcnn.layers.terms.products import Matrix, Packed, linear
 
 
-class Parameters(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Parameters:
     """The parameters of one GPSA layer (Transformed CNNs, Eq. 4–7), as described in `GPSA2d`."""
 
     query: Matrix | None
@@ -69,12 +70,13 @@ class Parameters(NamedTuple):
             for matrix in (query, key)
         )
         projs = [part.flatten(1) for part in self.plain_proj.unflatten(1, (self.heads, -1)).split([taps, count], 1)]
-        positional = self._replace(query=queries[0], key=keys[0], proj=projs[0], heads=taps)
+        positional = replace(self, query=queries[0], key=keys[0], proj=projs[0], heads=taps)
         return positional, self._alone(queries[1], keys[1], projs[1], count)
 
     def _alone(self, query: Tensor, key: Tensor, proj: Tensor, count: int) -> "Parameters":
         """Of so many content heads."""
-        return self._replace(
+        return replace(
+            self,
             query=query, key=key, proj=proj, heads=count, bias=None, gating_param=None, position=None,
             gate_temperature=None, position_temperature=None,
         )  # fmt: skip
@@ -145,11 +147,11 @@ def fold_value(parameters: Parameters) -> Parameters:
     if value is None:
         return parameters
     if parameters.groups > 1:
-        return parameters._replace(value=None) if is_identity(value) else parameters
+        return replace(parameters, value=None) if is_identity(value) else parameters
     if is_identity(value):
-        return parameters._replace(value=None)
+        return replace(parameters, value=None)
     heads = proj.double().unflatten(1, (-1, value.shape[0]))  # (C_out, K, C_in)
-    return parameters._replace(value=None, proj=(heads @ value.double()).flatten(1).to(value.dtype))
+    return replace(parameters, value=None, proj=(heads @ value.double()).flatten(1).to(value.dtype))
 
 
 def value_in_projection(parameters: Parameters, x: Tensor) -> Parameters:
@@ -164,7 +166,7 @@ def value_in_projection(parameters: Parameters, x: Tensor) -> Parameters:
         return p
     if not holds_for_all(x.shape[0] * x.shape[2] * x.shape[3] > p.proj.shape[0] * p.heads):
         return p
-    return p._replace(value=None, proj=linear(p.proj.unflatten(1, (p.heads, -1)), p.value.t()).flatten(1))
+    return replace(p, value=None, proj=linear(p.proj.unflatten(1, (p.heads, -1)), p.value.t()).flatten(1))
 
 
 def is_identity(matrix: Tensor) -> bool:

@@ -8,7 +8,7 @@ Shapes: P heads with a positional part, H×W padded map, Ho×Wo output map.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,13 +19,19 @@ from tcnn.layers.terms.isotropic import SUM_RADIUS, UNIT, strength_of
 from tcnn.layers.terms.positions import Factors, Geometry, without_traces
 
 
-class Quadratic(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Quadratic:
     """Precision matrices and attention centres."""
 
     precision_raw: Tensor
     """softplus⁻¹ of L₁₁ and of L₂₂, and L₂₁, (P, 3)."""
     attention_centers: Tensor
     """Δ, (P, 2): row and column, pixels."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """All parameters, in order."""
+        return self.precision_raw, self.attention_centers
 
     @property
     def cholesky(self) -> tuple[Tensor, Tensor, Tensor]:

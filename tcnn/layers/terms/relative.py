@@ -11,7 +11,7 @@ Shapes: P heads with a positional part, E width of an embedding, d head width, H
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -33,7 +33,8 @@ MANY_KEYS = 10.0
 """Logarithm of the largest number of keys along an axis, of which each takes as much as the nearest: 22,000."""
 
 
-class Relative(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Relative:
     """Embeddings of row and column shifts, and what the heads look for among them."""
 
     row_embedding: Tensor
@@ -44,6 +45,11 @@ class Relative(NamedTuple):
     """v for rows and for columns, (P, 2, E)."""
     position_query: Tensor | None = None
     """Ŵ, by which a query looks for positions, (P, 2, E, d); None where positions are independent of content."""
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """All parameters, in order."""
+        return self.row_embedding, self.column_embedding, self.position_vector, self.position_query
 
     @property
     def reach(self) -> int:

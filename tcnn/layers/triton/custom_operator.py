@@ -20,8 +20,12 @@ Eight = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 def attend(inputs: Inputs, sizes: Sizes) -> Tensor:
     """`materialised.attend` for a compiler."""
     like = inputs.tokens.dtype
-    given = {name: getattr(inputs, name) for name in MATRICES}
-    inputs = inputs._replace(**{name: one.to(like) for name, one in given.items() if one is not None})
+    inputs = Inputs(  # and not `_replace`, which torch 2.8's compiler does not know
+        *(  # type: ignore[arg-type]
+            one.to(like) if name in MATRICES and one is not None else one
+            for name, one in zip(Inputs._fields, inputs, strict=True)
+        )
+    )
     heads, *pairs, sinks, scale = sizes
     flat = [n for pair in pairs for n in pair]
     out: Tensor = materialised_attention(*inputs, heads, flat, sinks, scale)[0]
