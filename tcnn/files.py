@@ -205,3 +205,15 @@ def file_digest(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def link(source: str | Path, target: str | Path) -> None:
+    """Link a file that is never changed in place, unless there is one; where that cannot be done, copy it."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        raise
+    except OSError:  # another file system, or one without links
+        shutil.copy2(source, target)

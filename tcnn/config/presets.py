@@ -10,6 +10,7 @@ from tcnn.config.base import build
 from tcnn.config.conversion import ConversionConfig
 from tcnn.config.finetune import FinetuneConfig
 from tcnn.errors import RequestError, one_line
+from tcnn.files import path_of
 
 LIGHT = {
     "repeats": 1, "auto_augment": None, "color_jitter": 0.0, "mixup": 0.0, "cutmix": 0.0, "reprob": 0.0,
@@ -54,10 +55,11 @@ def finetune_config(
 
     Nested settings are written with dots: ``conversion.stride=remove``. Raises `RequestError` with one line.
     """
-    if preset not in PRESETS:
+    if not isinstance(preset, str) or preset not in PRESETS:
         raise RequestError(f"--preset: expected one of {', '.join(PRESETS)}, found {preset!r}")
     values: dict[str, Any] = {}
     if file is not None:
+        file = path_of(file, "file")
         _merge(values, _read(file))
     _merge(values, assigned(assignments))
     _merge(values, dict(options or {}))

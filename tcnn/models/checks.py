@@ -12,10 +12,12 @@ from tcnn.layers.fused import FusedGPSA2d
 
 PREPARED: dict[type[nn.Module], str] = {FoldedGPSA2d: "folded", FusedGPSA2d: "fused"}
 """The kinds of layers for inference only, and what was done to the GPSA layer in their place."""
+WRAPPERS = {"OptimizedModule": "_orig_mod", "AveragedModel": "module", "ModelEmaV2": "module", "ModelEmaV3": "module"}
+"""Modules of torch and timm around a model, and where it is in them: by name, as a class takes seconds to import."""
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The module that `torch.compile`, `DataParallel` or `DistributedDataParallel` wrapped, or the model itself.
+    """The module in what `torch.compile`, data parallelism or an average of weights wrapped, or the model itself.
 
     A wrapper has the same tensors under names with `_orig_mod.` or `module.` before them, which no file of the model
     knows. The compiler's would compile whatever is hooked to its layers; that of several processes would wait for the
@@ -26,8 +28,9 @@ def unwrapped(model: nn.Module) -> nn.Module:
     while True:
         if not isinstance(model, nn.Module):
             raise no_module(model)
-        if type(model).__name__ == "OptimizedModule":  # by name: its class comes with the compiler, seconds to import
-            model = model.get_submodule("_orig_mod")
+        inside = WRAPPERS.get(type(model).__name__)
+        if inside is not None and isinstance(getattr(model, inside, None), nn.Module):
+            model = model.get_submodule(inside)
         elif isinstance(model, nn.DataParallel | DistributedDataParallel):
             model = model.module
         else:

@@ -15,10 +15,10 @@ from tcnn.checkpoints.opening import open_model
 from tcnn.errors import RequestError
 from tcnn.evaluation.comparing.comparison import compare
 from tcnn.evaluation.comparing.report import Comparison
-from tcnn.files import file_digest
+from tcnn.files import file_digest, link
 from tcnn.workflows.pipeline import STEPS, ConversionResult, convert_to_file
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter, artifact_of, unplaced
-from tcnn_jobs.child.training import finetune, link, own_weights, train, trained
+from tcnn_jobs.child.training import finetune, own_weights, train, trained
 from tcnn_jobs.model.jobs import Kind, Progress, Result
 from tcnn_jobs.model.requests import EvaluateRequest, TransformRequest, models_of
 

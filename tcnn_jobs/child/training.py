@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from tcnn.analysis.reading.rundirs import metadata
 from tcnn.checkpoints import checkpoint
+from tcnn.files import link
 from tcnn.training.before_after import FILE as COMPARED
 from tcnn.training.finetune import FinetuneResult
 from tcnn.training.launch.exchange import RunRequest
@@ -120,18 +120,6 @@ def _inherit_files(old: Path, fresh: Path) -> None:
                 link(file, fresh / file.relative_to(old))
             else:
                 shutil.copy2(file, fresh / file.relative_to(old))
-
-
-def link(source: Path, target: Path) -> None:
-    """Link a file that is never changed in place; where that cannot be done, copy it."""
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        pass
-    except FileNotFoundError:
-        raise
-    except OSError:  # another file system, or one without links
-        shutil.copy2(source, target)
 
 
 def trained(

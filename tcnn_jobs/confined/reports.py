@@ -18,7 +18,7 @@ import os
 import shutil
 import tempfile
 
-from tcnn.files import replacing
+from tcnn.files import link, replacing
 
 
 def compute(asked: str, file: str = "") -> dict[str, Any]:
@@ -99,7 +99,7 @@ def write(attempt: str, name: str, out: str, room: str, names: str, images: str 
     from tcnn.analysis.pages.report import report
 
     with tempfile.TemporaryDirectory(dir=room) as folder:
-        shutil.copytree(attempt, Path(folder) / name, copy_function=os.link, ignore=shutil.ignore_patterns("resume"))
+        shutil.copytree(attempt, Path(folder) / name, copy_function=link, ignore=shutil.ignore_patterns("resume"))
         os.chdir(folder)
         page = report(name, images=images or None, names=json.loads(names))
         page = page.replace(folder, "").replace(images or folder, "the data set")

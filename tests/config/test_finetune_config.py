@@ -47,6 +47,11 @@ def test_the_dashboards_form_shows_a_presets_own_settings(name: str) -> None:
         assert getattr(made, key) == float(value), key
 
 
+def test_what_is_no_preset_and_no_file_is_one_line() -> None:
+    assert re.fullmatch(r"--preset: expected one of paper, .*, found 3", refused(3))
+    assert refused("paper", 3) == "file: expected a path (str or pathlib.Path), found a value of type int"
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_configurations(name: str) -> None:
     config = finetune_config(name)

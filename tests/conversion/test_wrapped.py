@@ -10,7 +10,9 @@ import timm
 import torch
 from nets import same_state, seeded_model, snapshot
 from PIL import Image
+from timm.utils import ModelEmaV3
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 import tcnn
 from tcnn.errors import RequestError
@@ -20,7 +22,11 @@ def compiled(model: nn.Module) -> Any:
     return torch.compile(model, backend=lambda graph, inputs: pytest.fail("compiled for a look at its layers"))
 
 
-WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {"torch.compile": compiled, "DataParallel": nn.DataParallel}
+WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {
+    "torch.compile": compiled, "DataParallel": nn.DataParallel, "AveragedModel": AveragedModel,
+    "ModelEmaV3": ModelEmaV3,
+    "both": lambda model: AveragedModel(nn.DataParallel(model)),
+}  # fmt: skip
 wrappers = pytest.mark.parametrize("wrapped", WRAPPERS.values(), ids=WRAPPERS)
 
 

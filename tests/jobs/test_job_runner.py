@@ -1,5 +1,6 @@
 """What leaves a job's process in words."""
 
+import errno
 import json
 import os
 import shutil
@@ -9,13 +10,16 @@ from pathlib import Path
 
 import pytest
 from forked import processes
+from nets import seeded_model
 from tiny_runs import TINY, colours
 
+import tcnn
 from tcnn.errors import CheckpointError, Stopped
 from tcnn.training.runs.rundir import RunDirectory
 from tcnn.workflows.pipeline import convert_to_file
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter, public
 from tcnn_jobs.child import runner, tasks
+from tcnn_jobs.confined import reports
 from tcnn_jobs.model.jobs import Kind, Result
 from tcnn_jobs.retry import HandBack, decide
 
@@ -109,3 +113,20 @@ def test_another_worker_goes_on_with_files_that_lie_elsewhere(tmp_path: Path, mo
     assert [(row["role"], row["missing"]) for row in rows] == [
         ("cnn", None), ("tuned_cnn", None), ("converted", None), ("t_cnn", None)
     ]  # fmt: skip
+
+
+def test_a_report_where_files_cannot_be_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On exFAT, say: the attempt is copied into the room in which its page is made."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    for folder in ("attempt", "room"):
+        (tmp_path / folder).mkdir()
+    tcnn.save(tcnn.convert(seeded_model("test_resnet")).model, tmp_path / "attempt" / "converted.safetensors")
+    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "page.html"
+    written = reports.write(str(tmp_path / "attempt"), "job_1", str(page), str(tmp_path / "room"), "{}")
+    assert written["bytes"] == len(page.read_text(encoding="utf-8"))
+    assert not list((tmp_path / "room").iterdir())
