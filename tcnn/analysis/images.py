@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tcnn.data.decode import decode, mode_of, reason
-from tcnn.data.sources.folder import open_at_once, walk
-from tcnn.data.sources.names import EXTENSIONS, sort_key
+from tcnn.data.sources.folder import open_at_once, select_files
 from tcnn.data.transforms import middle_of_strip
 from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import input_settings, transform_for
@@ -69,19 +68,6 @@ def read_pictures(where: str | Path, model: nn.Module, limit: int = 32, size: Pa
             unreadable.append(f"{readable(file.name)}: {shorten(reason(error), 120)}")
     batch = torch.stack(tensors) if tensors else torch.empty(0, *input_settings(model)["input_size"])
     return Pictures(tuple(names), batch, tuple(seen(batch, model)), tuple(unreadable))
-
-
-def select_files(where: Path, limit: int) -> list[Path]:
-    """At most `limit` files of a folder that may be images, evenly spread; raises `RequestError` if there is none."""
-    if where.is_file():
-        return [where]
-    if not where.is_dir():
-        raise RequestError(f"{where}: expected an image or a folder of images, found nothing")
-    names = sorted(walk(where)[0], key=sort_key)
-    if not names:
-        raise RequestError(f"{where}: expected images, found none (they end in {' '.join(EXTENSIONS)})")
-    count = min(limit, len(names))
-    return [where / names[index * len(names) // count] for index in range(count)]
 
 
 def seen(batch: Tensor, model: nn.Module) -> Sequence[NDArray[numpy.uint8]]:

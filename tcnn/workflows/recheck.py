@@ -15,8 +15,7 @@ from tcnn.config import ConversionConfig, VerificationConfig
 from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import without_stride
 from tcnn.data.decode import decode, mode_of, reason
-from tcnn.data.sources.folder import open_at_once, walk
-from tcnn.data.sources.names import EXTENSIONS
+from tcnn.data.sources.folder import open_at_once, select_files
 from tcnn.data.transforms import middle_of_strip
 from tcnn.errors import RequestError
 from tcnn.models.randomise import noise_images, randomised
@@ -60,15 +59,9 @@ def recheck(
 def compare(pair: Pair, settings: VerificationConfig, progress: Progress = lambda step: None) -> VerificationReport:
     """Compare a converted model with its source."""
     return verify(
-        pair.reference, pair.model, _sized(settings, pair.model), pair.images, randomise=pair.random,
+        pair.reference, pair.model, settings, pair.images, randomise=pair.random,
         progress=lambda step: progress(f"verifying {step}"),
     )  # fmt: skip
-
-
-def _sized(settings: VerificationConfig, model: nn.Module) -> VerificationConfig:
-    """With the size of the images that the converted model takes: its source may have been built for another."""
-    size = settings.input_size or input_shape(model)[1:]
-    return settings.model_copy(update={"input_size": size})
 
 
 def is_plain(name: str) -> bool:
@@ -196,7 +189,8 @@ def explained(pair: Pair, settings: VerificationConfig) -> Explanation:
 
 
 def load_images(directory: Path, model: nn.Module, limit: int = 32) -> Tensor:
-    """Load up to `limit` images below a directory, (B, C, H, W), resized and normalised by the model's own settings.
+    """Load up to `limit` images, evenly spread over a directory, (B, C, H, W), resized and normalised as the model's
+    own settings say.
 
     Files are found and decoded as those of a data set. Of a very long strip only the middle is resized
     (`middle_of_strip`). Raises `RequestError` when there is no image, or a file that is none.
@@ -205,13 +199,10 @@ def load_images(directory: Path, model: nn.Module, limit: int = 32) -> Tensor:
         raise RequestError(
             f"{directory}: expected a directory of images, found {'a file' if directory.exists() else 'nothing'}"
         )
-    files = sorted(directory / name for name in walk(directory)[0])
-    if not files:
-        raise RequestError(f"{directory}: no image in it (they end in {' '.join(EXTENSIONS)})")
     mode = mode_of(input_shape(model)[0])
     transform = create_transform(**resolve_model_data_config(model), is_training=False)
     batch = []
-    for file in files[:limit]:
+    for file in select_files(directory, limit):
         try:
             with open(file, "rb", opener=open_at_once) as handle:
                 batch.append(transform(middle_of_strip(decode(handle, mode))))

@@ -13,7 +13,8 @@ from data_pictures import draw, draw_classes, picture
 from PIL import Image
 from torch import nn
 
-from tcnn.analysis.images import read_pictures, seen, select_files
+from tcnn.analysis.images import read_pictures, seen
+from tcnn.data.sources.folder import select_files
 from tcnn.errors import RequestError
 from tcnn.workflows.recheck import load_images
 
@@ -93,6 +94,16 @@ def test_verification_takes_the_images_that_data_sets_take(tmp_path: Path, model
     (tmp_path / "__MACOSX").mkdir()
     (tmp_path / "__MACOSX" / "a.png").write_bytes(b"no image")
     assert len(load_images(tmp_path, model)) == 6
+
+
+def test_verification_takes_images_of_every_class(tmp_path: Path, model: nn.Module) -> None:
+    """The first ones were those of the first class."""
+    for number in range(6):
+        for folder, colour in (("black", "black"), ("white", "white")):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            Image.new("RGB", (32, 32), colour).save(tmp_path / folder / f"{number}.png")
+    dark, light = load_images(tmp_path, model, limit=4).split(2)
+    assert torch.equal(dark[0], dark[1]) and torch.equal(light[0], light[1]) and not torch.equal(dark[0], light[0])
 
 
 def bomb() -> bytes:

@@ -79,6 +79,19 @@ def walk(root: Path) -> tuple[list[str], list[str]]:
     return images, folders
 
 
+def select_files(where: Path, limit: int) -> list[Path]:
+    """At most `limit` files of a folder that may be images, evenly spread; raises `RequestError` if there is none."""
+    if where.is_file():
+        return [where]
+    if not where.is_dir():
+        raise RequestError(f"{where}: expected an image or a folder of images, found nothing")
+    names = sorted(walk(where)[0], key=sort_key)
+    if not names:
+        raise RequestError(f"{where}: expected images, found none (they end in {' '.join(EXTENSIONS)})")
+    count = min(limit, len(names))
+    return [where / names[index * len(names) // count] for index in range(count)]
+
+
 def class_labels(images: Sequence[str], folders: Iterable[str], where: str, complete: bool) -> list[tuple[str, str]]:
     """Every image with its class, in natural order; images in the root are left out.
 
