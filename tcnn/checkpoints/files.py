@@ -142,3 +142,15 @@ def record_kept(model: "nn.Module") -> dict[str, Any] | None:
     """The record that a loaded model has brought along, without what was measured of it: it may have learned since."""
     record = getattr(model, "training_record", None)
     return record if isinstance(record, dict) else None
+
+
+def licence_of(cfg: Mapping[str, Any], weights: object, earlier: object = None) -> str | None:
+    """timm's licence, which is that of its pretrained weights; None for random ones, and for a file of anyone's.
+
+    Args:
+        cfg: timm's `pretrained_cfg`.
+        weights: `pretrained`, `random` or `file`.
+        earlier: the same of the training that the file came from, if it was one of ours.
+    """
+    others = weights in ("random", "file") and earlier != "pretrained"
+    return None if others else cfg.get("license")

@@ -14,6 +14,7 @@ from timm.models._hub import save_config_for_hf
 from torch import nn
 
 from tcnn.checkpoints.checkpoint import contents
+from tcnn.checkpoints.files import licence_of
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError
 from tcnn.files import path_of, replacing
@@ -88,13 +89,14 @@ def model_card(
     head = ModelCardData(
         library_name="timm",
         pipeline_tag="image-classification",
-        license=license or (weights != "random" and cfg.get("license")) or "unknown",
+        license=license or licence_of(cfg, weights, earlier.get("weights")) or "unknown",
         base_model=cfg.get("hf_hub_id") if weights == "pretrained" else None,
         tags=[*TAGS, *(OF_TCNNS if report.layers else ())],
         model_name=title if results else None,
         eval_results=list(results) or None,
     )
-    licence = " The licence is that of the source weights." if weights != "random" and not license else ""
+    known = licence_of(cfg, weights, earlier.get("weights")) is not None and not license
+    licence = " The licence is that of the source weights." if known else ""
     if not report.layers:
         said = f"timm's `{base}`, trained by tcnn as it is: nothing in it is converted.\nWeights before training: "
         began = weights if training else earlier.get("weights") or weights

@@ -117,6 +117,8 @@ def test_the_card_claims_no_base_model_for_random_weights_and_no_unknown_licence
     head, body = card(tmp_path / "random")
     assert "base_model" not in head
     assert head["license"] == "unknown", "timm's is that of weights that these are not"
+    tcnn.save_directory(soft, tmp_path / "file", sections={"weights": "file"})
+    assert card(tmp_path / "file")[0]["license"] == "unknown", "a file may be anyone's"
     assert "Not verified." in body
     model = tcnn.load(tmp_path / "random")
     model.pretrained_cfg = {**model.pretrained_cfg, "license": None}

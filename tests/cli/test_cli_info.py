@@ -63,9 +63,14 @@ def test_a_run_is_told(tcnn: Run, file: Path) -> None:
         assert words in shown
 
 
-def test_random_weights_have_no_licence(tcnn: Run, file: Path) -> None:
-    package.save(package.load(file), "r.safetensors", None, {"weights": "random"})
-    assert tcnn("info", "r.safetensors", "--json").json["license"] is None
+def test_random_weights_have_no_licence_and_those_of_a_file_none_that_is_known(tcnn: Run, file: Path) -> None:
+    model = package.load(file)
+    for weights in ("file", "random"):
+        package.save(model, "r.safetensors", None, {"weights": weights}, force=True)
+        assert tcnn("info", "r.safetensors", "--json").json["license"] is None
+    tuned = {"weights": "file", "source": {"name": "m", "weights": "file", "training": {"weights": "pretrained"}}}
+    package.save(model, "t.safetensors", None, tuned)
+    assert tcnn("info", "t.safetensors", "--json").json["license"] == "apache-2.0", "of a run that began with timm's"
     assert "licence" not in tcnn("info", "r.safetensors").out and "licence" in tcnn("info", "run").out
 
 

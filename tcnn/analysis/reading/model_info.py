@@ -10,7 +10,7 @@ from pydantic import computed_field
 from safetensors import SafetensorError, safe_open
 
 from tcnn.analysis.reading.rundirs import metadata
-from tcnn.checkpoints.files import not_a_model
+from tcnn.checkpoints.files import licence_of, not_a_model
 from tcnn.config.base import Record
 from tcnn.errors import RequestError
 from tcnn.evaluation import scores
@@ -117,7 +117,7 @@ def of_metadata(name: str, told: Mapping[str, Any], **more: Any) -> ModelInfo:
         parameters_before=report.get("parameters_before"), parameters=report.get("parameters_after"),
         input_size=tuple(cfg.get("input_size") or ()) or None,
         classes=cfg.get("num_classes"), label_names=tuple(labels) if labels else None,
-        license=None if weights == "random" else cfg.get("license"),  # timm's is that of its pretrained weights
+        license=licence_of(cfg, weights, (earlier or {}).get("weights")),
         verification=_verified(told.get("verification")), fold=_fold(told.get("fold")), training=_trained(training),
         source_training=_trained(earlier or {}),
         tcnn_version=str(told.get("tcnn_version")),
