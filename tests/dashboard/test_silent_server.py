@@ -80,3 +80,21 @@ def test_details_that_did_not_come_can_be_asked_for_again(server: Server, story:
     alert.get_by_role("button", name="Try again").click()
     expect(page.locator(".changed img").first).to_be_visible()
     expect(alert).to_have_count(0)
+
+
+def test_a_job_is_asked_for_once_at_a_time(server: Server, story: Story, open_page: Open) -> None:
+    """Every five seconds, and of two answers on the way the older might have been drawn last."""
+    page = open_page("about:blank")
+    page.clock.install()
+    page.goto(f"{server.url}/#/jobs/{story.succeeded.job}")
+    expect(page.get_by_text("The images on which they differ")).to_be_visible()
+    with page.expect_response("**/metrics.csv"):
+        page.clock.run_for(4_000)  # what the stream said has been looked at
+    page.wait_for_function("() => true")
+    asked = silence(page, f"jobs/{story.succeeded.job}")
+    page.clock.run_for(20_000)
+    page.wait_for_function("() => true")
+    assert len(asked) == 1
+    page.unroute_all()
+    with page.expect_response(f"**/jobs/{story.succeeded.job}"):
+        page.clock.run_for(MINUTE)

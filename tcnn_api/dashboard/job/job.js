@@ -207,9 +207,13 @@ export function show(main, id) {
 
   // Its place in the queue, what it is called, that another window has resumed or deleted it: all that changes without an
   // event, or after the last one, is asked for.
+  // One at a time: of two answers the older might come last.
+  let asking = false;
+
   async function look() {
-    if (document.hidden || state.job === null || state.gone || labels.some((one) => one.isOpen())) return;
+    if (asking || document.hidden || state.job === null || state.gone || labels.some((one) => one.isOpen())) return;
     const before = state.job.status;
+    asking = true;
     try {
       const job = await get(url);
       if (state.job.status !== before) return; // this page has heard something newer
@@ -217,6 +221,8 @@ export function show(main, id) {
       if (ENDED.has(before) && !ENDED.has(job.status)) listen();
     } catch (error) {
       if ([401, 403, 404].includes(error.status)) gone(error);
+    } finally {
+      asking = false;
     }
   }
   const clock = setInterval(() => state.job?.status === "queued" && !document.hidden && say(where, standing(state.job)), 1000); // a next try
