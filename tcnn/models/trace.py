@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.base import AttentionLayer
 from tcnn.models.checks import refuse_without_shapes
-from tcnn.models.running import empty_tables, failure, first_of
+from tcnn.models.running import empty_tables, failure, first_of, weights_dtype
 
 
 class Step(NamedTuple):
@@ -145,7 +145,7 @@ def _forward(model: nn.Module, input_size: tuple[int, int] | None, look: Callabl
     try:
         copied = meta_copy(model).eval()
         with torch.device("meta"), _ShapesOnly():
-            return look(copied, torch.zeros(shape))
+            return look(copied, torch.zeros(shape, dtype=weights_dtype(copied)))
     except Exception:  # whatever the meta device cannot do, the model's own device can
         return _forward_in_place(model, shape, look)
 
