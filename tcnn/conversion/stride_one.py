@@ -3,7 +3,6 @@
 Each shares its weights with the layer that it replaces. Which layers need one is decided in `stride`.
 """
 
-import copy
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -51,9 +50,16 @@ def strideless_layers(model: nn.Module, removal: StrideRemoval) -> dict[str, nn.
     return layers
 
 
+def _twin(layer: nn.Module) -> Any:
+    """A layer with the same tensors, whose settings may be others; parametrised ones refuse `copy.copy`."""
+    twin = type(layer).__new__(type(layer))
+    twin.__dict__.update(vars(layer))
+    return twin
+
+
 def _dilated(name: str, layer: nn.Module, factors: Pair) -> nn.Module:
     """The layer with its kernel dilated by these factors, along rows and columns, for a map that grew as much."""
-    twin: Any = copy.copy(layer)
+    twin: Any = _twin(layer)
     if isinstance(layer, nn.Conv2d) and not unknown(layer):
         padding = padding_of(layer)
         if padding == "dynamic" or (padding[0], padding[2]) != (padding[1], padding[3]):
@@ -72,7 +78,8 @@ def _dilated(name: str, layer: nn.Module, factors: Pair) -> nn.Module:
             return twin
         reason = "a padded pool cannot be dilated"
     else:
-        reason = f"{type(layer).__name__} cannot be dilated"
+        why = unknown(layer) if isinstance(layer, nn.Conv2d) else None
+        reason = why or f"{type(layer).__name__} cannot be dilated"
     raise UnsupportedLayerError(f"stride=dilate: {name}: {reason}; use stride=keep or remove")
 
 
@@ -83,7 +90,7 @@ def _at_stride_one(name: str, layer: nn.Module, way: Way) -> nn.Module:
     if isinstance(layer, BlurPool2d):
         if way == "remove":
             return nn.Identity()
-        twin: Any = copy.copy(layer)
+        twin: Any = _twin(layer)
         twin.stride = 1
         return twin
     pool = _pool_at_stride_one(layer, way) if isinstance(layer, nn.AvgPool2d | nn.MaxPool2d) else None
@@ -106,7 +113,7 @@ def _convolution_at_stride_one(name: str, conv: nn.Conv2d, way: Way) -> nn.Conv2
     keeps_size = padding == "dynamic" or (padding[0] + padding[1] == spans[1] and padding[2] + padding[3] == spans[0])
     shifts = padding == "dynamic" and max(conv.kernel_size) > 1  # its margins depend on the stride
     if keeps_size if way == "remove" else not shifts:
-        twin = copy.copy(conv)
+        twin = _twin(conv)
         twin.stride = (1, 1)
         return twin
     reason = f"a {conv.kernel_size} convolution padded by {padding} would change the size of the map"
@@ -118,7 +125,7 @@ def _convolution_at_stride_one(name: str, conv: nn.Conv2d, way: Way) -> nn.Conv2
 def _pool_at_stride_one(pool: nn.AvgPool2d | nn.MaxPool2d, way: Way) -> nn.Module | None:
     """The pool that slides pixel by pixel, an `nn.Identity` where timm builds none, or None if neither is known."""
     kernel, margin, stride = pair(pool.kernel_size), pair(pool.padding), pair(pool.stride)
-    twin: Any = copy.copy(pool)
+    twin: Any = _twin(pool)
     centred = all(2 * p == k - 1 for k, p in zip(kernel, margin, strict=True))
     if centred and (way == "remove" or not pool.ceil_mode):  # ResNeSt's avd keeps its 3×3 mean
         twin.stride = 1

@@ -7,6 +7,7 @@ from nets import image, relative_error, seeded_model, with_random_statistics
 from sampled import sampled
 from timm.layers import BlurPool2d
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
 import tcnn
 from tcnn.errors import RequestError, UnsupportedLayerError
@@ -220,3 +221,14 @@ def test_a_pool_without_padding_is_dilated() -> None:
         old, new = source(x), converted(x)
     assert report.dilated == {"2": (2, 2), "3": (2, 2)}
     assert relative_error(old, new[..., ::2, ::2][..., : old.shape[-2], : old.shape[-1]]) <= 1e-12
+
+
+def test_a_parametrised_convolution_in_the_stage_is_refused_in_one_line() -> None:
+    """It stays as it is where strides are removed; to be dilated it would have to be another."""
+    source = seeded_model("test_resnet")
+    source.layer4[0].conv2 = weight_norm(source.layer4[0].conv2)
+    with pytest.raises(
+        UnsupportedLayerError, match=r"^stride=dilate: layer4\.0\.conv2: it is parametrised: bake .*keep"
+    ):
+        tcnn.convert(source, stride="dilate")
+    assert [layer.name for layer in tcnn.convert(source, stride="remove").report.layers] == ["layer4.0.conv1"]
