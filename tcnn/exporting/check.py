@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from tcnn.errors import VerificationError, one_line
+from tcnn.errors import VerificationError, one_line, shorten
 from tcnn.exporting.interface import Axis, ExportAxis, ExportCheck
 from tcnn.layers.backends.selection import use_backend
 from tcnn.models.precision import exact_arithmetic
@@ -21,6 +21,10 @@ Runner = Callable[[Tensor], object]
 Shape = tuple[int, int, int, int]
 STEPS = (2, 4, 8, 16, 32)
 """Sides are multiples of one of these where a model does not run on any: of patches that become channels, say."""
+
+
+class ShapeRefused(VerificationError):
+    """The exported file does not run on a shape on which the model does."""
 
 
 def shapes_to_try(axes: Sequence[ExportAxis], channels: int) -> list[Shape]:
@@ -50,7 +54,7 @@ def reference(model: nn.Module, batch: Tensor, dtype: torch.dtype = torch.float3
 def compare(model: nn.Module, run: Runner, shapes: Sequence[Shape], seed: int = 0) -> list[ExportCheck]:
     """Compare the file with the model on noise of every shape, or of one near it where the model does not run on that.
 
-    Raises: `VerificationError` if the file refuses one on which the model runs.
+    Raises: `ShapeRefused` if the file refuses one on which the model runs.
     """
     checks = []
     for wanted in shapes:
@@ -59,8 +63,9 @@ def compare(model: nn.Module, run: Runner, shapes: Sequence[Shape], seed: int = 
             found = flat(run(batch), len(batch))
         except Exception as error:  # onnxruntime and torch raise whatever they like
             size = "×".join(map(str, shape))
-            raise VerificationError(
-                f"the exported file does not run on {size} ({one_line(error)}); nothing was written, try --fixed"
+            raise ShapeRefused(
+                f"the exported file does not run on {size} ({shorten(one_line(error), 160)}); nothing was written, try "
+                "--fixed"
             ) from error
         same = top1_agreement(expected, found)
         checks.append(ExportCheck(shape=shape, error=errors(expected, found), top1_agreement=same))

@@ -21,6 +21,7 @@ from tcnn.errors import RequestError, one_line, shorten
 from tcnn.exporting import onnx_file as export_onnx
 from tcnn.exporting.check import (
     Runner,
+    ShapeRefused,
     check_tolerance,
     compare,
     multiples,
@@ -110,21 +111,32 @@ def export(
         dynamic = tuple(axis for axis in dynamic if axis == "batch")
         notes.append(f"height and width are fixed: the model takes no other size than {height}×{width}")
     metadata = describe(model, (height, width))
-    with evaluating(model), fused(model, packed=False):
-        exported, reasons = _make(model, example, dynamic, kind, opset, metadata, progress)
-    axes = exported.program.axes
-    with replacing(path, force) as temporary:
-        progress("writing")
-        if exported.onnx is None:
-            write_program(exported.program, temporary, metadata)
-        else:
-            temporary.write_bytes(exported.onnx.SerializeToString())  # type: ignore[attr-defined]
-        progress("checking the written file")
-        run = export_onnx.run_onnx(temporary) if kind == "onnx" else run_program(temporary)
-        shapes = shapes_to_try(axes, channels)
-        checks = compare(model, run, shapes)
-        check_tolerance(model, checks, tolerance)
-        notes += filter(None, [*reasons, multiples(shapes, checks), _dead_branch_warning(model)])
+    while True:
+        with evaluating(model), fused(model, packed=False):
+            exported, reasons = _make(model, example, dynamic, kind, opset, metadata, progress)
+        axes = exported.program.axes
+        try:
+            with replacing(path, force) as temporary:
+                progress("writing")
+                if exported.onnx is None:
+                    write_program(exported.program, temporary, metadata)
+                else:
+                    temporary.write_bytes(exported.onnx.SerializeToString())  # type: ignore[attr-defined]
+                progress("checking the written file")
+                run = export_onnx.run_onnx(temporary) if kind == "onnx" else run_program(temporary)
+                shapes = shapes_to_try(axes, channels)
+                checks = compare(model, run, shapes)
+                check_tolerance(model, checks, tolerance)
+                break
+        except ShapeRefused as error:  # of a size that the tracer thought to be another than all that may come
+            free = tuple(axis.name for axis in axes if axis.dynamic)
+            if not free:
+                raise
+            dynamic = tuple(axis for axis in free if axis == "batch") if len(free) > 1 else ()
+            example = example if dynamic else example[:batch]
+            why = str(error).partition("; nothing")[0]
+            notes.append(f"{' and '.join(axis for axis in free if axis not in dynamic)} fixed: {why}")
+    notes += filter(None, [*reasons, multiples(shapes, checks), _dead_branch_warning(model)])
     progress("done")
     return ExportReport(
         output=str(path),

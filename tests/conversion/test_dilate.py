@@ -227,8 +227,6 @@ def test_a_parametrised_convolution_in_the_stage_is_refused_in_one_line() -> Non
     """It stays as it is where strides are removed; to be dilated it would have to be another."""
     source = seeded_model("test_resnet")
     source.layer4[0].conv2 = weight_norm(source.layer4[0].conv2)
-    with pytest.raises(
-        UnsupportedLayerError, match=r"^stride=dilate: layer4\.0\.conv2: it is parametrised: bake .*keep"
-    ):
+    with pytest.raises(UnsupportedLayerError, match=r"^stride=dilate: layer4\.0\.conv2: it is parametrised: bake"):
         tcnn.convert(source, stride="dilate")
     assert [layer.name for layer in tcnn.convert(source, stride="remove").report.layers] == ["layer4.0.conv1"]

@@ -123,3 +123,22 @@ def test_a_model_for_which_there_is_no_memory(error: Exception, tmp_path: Path) 
     with pytest.raises(EnvironmentFailure, match="out of memory: Picky on an image of 3×13×25; choose a smaller size"):
         tcnn.export(picky(error), tmp_path / "m.pt2", size=(16, 20))
     assert not list(tmp_path.iterdir())
+
+
+class Branching(nn.Conv2d):
+    """Takes every width, one of them in another way, of which the trace of another knows that it is not that."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x).mean((2, 3))
+        return 2 * y if x.shape[3] == 25 else y
+
+
+def test_axes_of_which_the_program_takes_not_all_sizes_are_fixed(tmp_path: Path) -> None:
+    model = Branching(3, 2, 3)
+    report = tcnn.export(model, tmp_path / "m.pt2", size=(16, 20))
+    assert [axis.dynamic for axis in report.axes] == [True, False, False]
+    (note,) = report.notes
+    assert note.startswith("height and width fixed: the exported file does not run on 1×3×13×25 (Guard failed:")
+    assert "--fixed" not in note
+    x = torch.randn(5, 3, 16, 20)
+    torch.testing.assert_close(torch.export.load(tmp_path / "m.pt2").module()(x), model(x))
