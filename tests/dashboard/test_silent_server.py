@@ -93,9 +93,9 @@ def test_a_job_is_asked_for_once_at_a_time(server: Server, story: Story, open_pa
     page.wait_for_function("() => true")
     before = len(asked)
     assert before >= 1
-    page.clock.run_for(20_000)
+    page.clock.run_for(40_000)
     page.wait_for_function("() => true")
-    assert len(asked) == before
+    assert len(asked) - before < 4, "the end of the stream may have asked, too, but nobody every five seconds"
     page.unroute_all()
     with page.expect_response(f"**/jobs/{story.succeeded.job}"):
         page.clock.run_for(MINUTE)
