@@ -1,6 +1,7 @@
 """Who learns in an update: what is held does not move, and begins without a memory."""
 
 import copy
+import logging
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from sampled import sampled
 from timm.optim import create_optimizer_v2
 from tiny_runs import TwoConvs, colours, run, seeded, tiny
 from torch import Tensor, nn
+from torch.utils import cpp_extension
 
 from tcnn import convert
 from tcnn.training.distributed import Processes
@@ -185,3 +187,19 @@ def test_annealed_on_the_way(tmp_path: Path) -> None:
             values = [seen[update][f"{kind}.{name}"] for update in range(1, 7)]
             assert all(value.equal(values[0]) for value in values[:3])
         assert not values[5].equal(values[0])
+
+
+def test_compiling_says_nothing_of_a_toolkit_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's compiler for the CPU looks for CUDA, too; other lines of the same logger are heard."""
+    learner(compile=True)
+    monkeypatch.setenv("CUDA_HOME", "/usr")
+    heard: list[logging.LogRecord] = []
+    handler, logger = logging.Handler(), logging.getLogger(cpp_extension.__name__)
+    monkeypatch.setattr(handler, "emit", heard.append)
+    logger.addHandler(handler)
+    try:
+        cpp_extension._find_cuda_home()
+        logger.warning("another")
+    finally:
+        logger.removeHandler(handler)
+    assert [record.getMessage() for record in heard] == ["another"]

@@ -58,9 +58,11 @@ WAYS: dict[str, dict[str, Any]] = {
         "conversion": {"position": "relative-content", "position_reach": 4, "content": "window:2"},
     },
     "annealed late": ANNEALED | {"convert_at": 1, "anneal_epochs": 2 / 3},
+    "compiled late": ANNEALED | {"convert_at": 1, "anneal_epochs": 2 / 3, "compile": True},
+    "compiled, frozen": {"anneal": "hold", "freeze": "trunk", "compile": True},
 }
 
-SMALL = {"early", "annealed late"}
+SMALL = {"early", "annealed late", "compiled late"}
 """Ways of a network of two convolutions; the others have `test_resnet`."""
 
 
@@ -124,6 +126,8 @@ def uninterrupted(
         pytest.param("held", "in an epoch", -signal.SIGKILL, marks=pytest.mark.slow),
         pytest.param("dilated", "in an epoch", -signal.SIGKILL, marks=pytest.mark.slow),
         pytest.param("relative", "in a validation", -signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("compiled late", "in an epoch", -signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("compiled, frozen", "in an epoch", -signal.SIGKILL, marks=pytest.mark.slow),
     ],
     indirect=["uninterrupted"],
 )

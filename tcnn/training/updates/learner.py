@@ -3,6 +3,7 @@
 Resume points are written while it trains, the model after every epoch, by the first process alone.
 """
 
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -35,6 +36,11 @@ from tcnn.training.runs.rundir import RunDirectory
 from tcnn.training.updates.cuda_graph import GraphedPasses
 from tcnn.training.updates.step import MicroBatch, MixedPrecision, Passes, StepLoss, accumulate, update
 from tcnn.training.updates.sync_batch import sync_batch
+
+
+def _not_of_a_toolkit(record: logging.LogRecord) -> bool:
+    """Not PyTorch's line on a CUDA toolkit without a GPU: a compiler for the CPU looks for one and needs none."""
+    return not str(record.msg).startswith("No CUDA runtime is found")
 
 
 class Learner:
@@ -108,6 +114,7 @@ class Learner:
         if self.config.ema is not None:
             self.task.setup_ema(decay=self.config.ema, use_warmup=True, update_after_step=self.annealing.ends)
         if self.config.compile:
+            logging.getLogger("torch.utils.cpp_extension").addFilter(_not_of_a_toolkit)
             self.task.compile()
         if self._processes.world > 1:
             self.task.prepare_distributed(device_ids=[device.index] if device.type == "cuda" else None)
