@@ -34,6 +34,16 @@ from tcnn.training.updates.step import MixedPrecision
 SECONDS = 20.0
 """Seconds of real steps, shared by the phases of the run."""
 
+MAPS_NOTE = (
+    "memory: computed, not measured, as of attention in chunks; in 16 bits a GPU may keep whole maps, which can take "
+    "more where they are large"
+)
+
+
+def keeps_maps(config: FinetuneConfig, device: torch.device) -> bool:
+    """Whether a run takes the backend that keeps maps in 16 bits, whose memory only a real step on that GPU tells."""
+    return device.type == "cuda" and MixedPrecision(config, device).dtype != torch.float32
+
 
 class Target(NamedTuple):
     """The machine that a run is planned for, where that is not this one: its steps can only be computed."""
@@ -123,6 +133,8 @@ def _planned(
     run.say("computing memory")
     end = _at_end(start, config, loader.steps)
     memory = _memory(end, start.size, config, loader, run.target, teacher)
+    if not (run.seconds and memory.fits) and gpsa_layers(end) and keeps_maps(config, device):
+        notes.append(MAPS_NOTE)
     disk, result = _disk(end, config, run.out), _described(end, start.size)
     before = _described(source, start.size) if source is not None and gpsa_layers(end) else None
     before = None if before == result else before

@@ -112,8 +112,17 @@ class TestPlan:
         gpu = Target(torch.device("cuda"), 8 << 30)
         made = plan(TwoConvs(), str(photos), config=tiny(), seconds=0, target=gpu)
         assert (made.device, made.memory.free, made.problems) == ("cuda", 8 << 30, ())
+        assert planned.MAPS_NOTE in made.notes
         with pytest.raises(tcnn.TcnnError, match="a plan for another one needs seconds=0"):
             plan("test_resnet", str(photos), config=tiny(), target=gpu)
+
+    def test_what_it_cannot_foresee_is_said_only_where_maps_may_be_kept(self, photos: Path) -> None:
+        gpu = Target(torch.device("cuda"), 8 << 30)
+        for target, options in ((gpu, {"amp": "float32"}), (gpu, {"convert": False}), (None, {})):
+            assert (
+                planned.MAPS_NOTE
+                not in plan(TwoConvs(), str(photos), config=tiny(**options), seconds=0, target=target).notes
+            )
 
     @pytest.mark.slow
     def test_another_machine_that_is_too_small(self, photos: Path) -> None:
