@@ -2,7 +2,7 @@
 // Its rooms, and which imports which: docs/architecture.md.
 
 import { announce, h, say } from "./dom.js";
-import { Problem, get, key, onConnection, onKeyGiven, onKeyNeeded, whose } from "./server/http.js";
+import { Problem, get, key, onKeyGiven, onKeyNeeded, onStanding, reached, whose } from "./server/http.js";
 import * as edited from "./forms/edit-request.js";
 import * as attention from "./attention/attention.js";
 import * as checkpoint from "./uploads/checkpoint.js";
@@ -91,26 +91,35 @@ function theme() {
 
 function connection() {
   const banner = document.getElementById("connection");
-  let lost = false;
+  let there = { server: true, database: true };
   let timer;
-  onConnection((is) => {
-    if (is === !lost) return;
-    lost = !is;
+  onStanding((now) => {
+    const back = there.server ? "The database answers again." : "Connected again.";
+    there = now;
     clearTimeout(timer);
+    const lost = !there.server || !there.database;
     banner.className = lost ? "connection lost" : "connection back";
-    say(banner, lost ? "Connection lost. Trying again…" : "Connected again.");
+    say(banner, !there.server ? "Connection lost. Trying again…" : lost ? "The server’s database does not answer: what you see may be out of date. Trying again…" : back);
     if (!lost) timer = setTimeout(() => ((banner.className = "connection"), say(banner, "")), 4000);
   });
-  // Even where no stream is open somebody must notice that the server is back.
+  // Even where no stream is open somebody must notice that they are back.
   let trying = false;
   const again = async () => {
-    if (!lost || trying) return;
+    if ((there.server && there.database) || trying) return;
     trying = true;
-    await get("healthz", { within: 5000 }).catch(() => {});
+    await (there.server ? ready() : get("healthz", { within: 5000 })).catch(() => {});
     trying = false;
   };
   setInterval(again, 2000);
   addEventListener("online", again);
+}
+
+/** Ask whether the database answers. */
+async function ready() {
+  await get("readyz").catch((error) => {
+    if (error.status !== 503 || error.fields.some(({ field }) => field === "database")) throw error; // a full disk is another matter
+  });
+  reached(true);
 }
 
 /** A dialog for the key: kept in the windows that are open and nowhere else. */

@@ -2,7 +2,8 @@
 of the list of jobs, as it changes.
 
 Events carry their number as `id`, so that a client that comes back with `Last-Event-ID` misses none and gets none
-twice. `progress` messages carry none: they are a state, and only the newest is worth anything.
+twice. `progress` messages carry none: they are a state, and only the newest is worth anything. Nor do `away` and
+`back`, which say that the database no longer answers, and that it does again: an open stream alone would look alive.
 """
 
 import json
@@ -65,16 +66,23 @@ class Streams:
         """Messages about a job from the event after number `after` on; ends with the job, with the key, or when the job
         is deleted."""
         told: str | None = None
+        reached = True
         while True:
             try:
                 if not await still():
                     return
                 now, events = await to_thread.run_sync(partial(_look, store, job, owner, after), limiter=self._threads)
-            except StoreUnavailable:  # it will come back; until then the pings say that we are here
+            except StoreUnavailable:  # it will come back
+                if reached:
+                    yield _standing("away")
+                reached = False
                 await sleep(POLL)
                 continue
             except JobNotFound:
                 return
+            if not reached:
+                yield _standing("back")
+            reached = True
             for event in events:
                 after = event.seq
                 yield ServerSentEvent(
@@ -97,6 +105,7 @@ class Streams:
         the key."""
         told: dict[str, str] = {}
         order: list[str] | None = None
+        reached = True
         while True:
             try:
                 if not await still():
@@ -105,11 +114,17 @@ class Streams:
                     began = time.monotonic()
                     found, more = await to_thread.run_sync(look, limiter=self._threads)
                     took = time.monotonic() - began
-            except (StoreUnavailable, TooManyAtOnce):
+            except (StoreUnavailable, TooManyAtOnce) as error:
+                if reached and isinstance(error, StoreUnavailable):
+                    yield _standing("away")
+                    reached = False
                 await sleep(POLL)
                 continue
             except JobNotFound:  # the job after which the page begins was deleted
                 return
+            if not reached:
+                yield _standing("back")
+            reached = True
             lines = {job.id: JobLine.of(job) for job in found}
             now = {job: line.model_dump_json() for job, line in lines.items()}
             changed = [lines[job] for job, text in now.items() if told.get(job) != text]
@@ -151,6 +166,11 @@ class StreamResponse(EventSourceResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._entered.leave()
+
+
+def _standing(event: str) -> ServerSentEvent:
+    """Whether the database answers; with the `data` that an event has, for clients that look into every message."""
+    return ServerSentEvent('{"data": {}}', event=event, sep="\n")
 
 
 def _look(store: Store, job: str, owner: str | None, after: int) -> tuple[Job, list[Event]]:

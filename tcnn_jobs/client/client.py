@@ -27,6 +27,8 @@ from tcnn_jobs.client.packing import CHUNK, read_file, tar_folder
 from tcnn_jobs.client.refusals import RefusedError, ServerFailure
 from tcnn_jobs.model.jobs import TERMINAL
 
+STATES = frozenset({"progress", "away", "back"})
+"""Messages of a stream that are no events: how far the job is, and whether the server's database answers."""
 OCTETS = {"Content-Type": "application/octet-stream"}
 
 
@@ -142,7 +144,7 @@ class Client:
                     said = json.loads(message.data)
                     if message.event == "progress" and progress:
                         progress(said)
-                    elif message.event != "progress" and event:
+                    elif message.event not in STATES and event:
                         event(message.event, said["data"])
             except httpx.TransportError:
                 pass

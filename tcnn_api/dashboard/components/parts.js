@@ -2,7 +2,7 @@
 
 import { h, say } from "../dom.js";
 import { STATUS } from "./format.js";
-import { Away, whenConnected } from "../server/http.js";
+import { whenBack } from "../server/http.js";
 
 const NEWS = 4_000; // milliseconds: as long as the page says that it is connected again
 
@@ -31,13 +31,15 @@ export function setBar(element, percent) {
   else element.value = Math.max(0, Math.min(100, percent));
 }
 
-/** What went wrong, with a way to try again. */
-export function trouble(message, again) {
-  return h(
+/** What went wrong, an error or words for it, with a way to try again; it is tried by itself when a server that was away is back. */
+export function trouble(said, again) {
+  const notice = h(
     "div", { class: "notice bad", role: "alert" },
-    h("p", {}, message),
+    h("p", {}, said.message ?? said),
     again && h("button", { type: "button", onclick: again }, "Try again"),
   );
+  if (again && said.passes) whenBack(() => notice.isConnected && again());
+  return notice;
 }
 
 /** A page of a list that begins after something that was deleted since has no other way on than the list's beginning. */
@@ -46,11 +48,11 @@ export function beganAfterNothing(newest) {
     h("p", {}, "What this page of the list begins after was deleted meanwhile."), h("p", {}, h("a", { class: "button", href: newest }, "Newest")));
 }
 
-/** Say in a place why something was not done; that the server was away only until it answers again. */
+/** Say in a place why something was not done; that the server or its database was away only until it answers again. */
 export function refused(place, error) {
   const notice = trouble(error.message);
   place.replaceChildren(notice);
-  if (error instanceof Away) whenConnected(() => setTimeout(() => notice.remove(), NEWS));
+  if (error.passes) whenBack(() => setTimeout(() => notice.remove(), NEWS));
 }
 
 /** Ask before what cannot be undone. */

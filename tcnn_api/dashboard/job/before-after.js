@@ -117,7 +117,7 @@ async function fill(place, draw, url) {
     const whole = await get(`${url}/files/before-after.json`);
     place.replaceChildren(...draw(whole));
   } catch (error) {
-    place.replaceChildren(trouble(error.message, () => fill(place, draw, url)));
+    place.replaceChildren(trouble(error, () => fill(place, draw, url)));
   }
 }
 

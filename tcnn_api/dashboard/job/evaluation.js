@@ -160,7 +160,7 @@ function single(job, data, changes) {
       }), ...whole.rows.filter((one) => one.clean).flatMap((one) =>
         gallery(`${called(one, whole.rows)}: wrong`, one.mistakes, one.clean.images - one.clean.right, explorer(one.model, data) ?? other)));
     } catch (error) {
-      place.replaceChildren(trouble(error.message, () => (place.replaceChildren(), open())));
+      place.replaceChildren(trouble(error, () => (place.replaceChildren(), open())));
     }
   };
   const details = h("details", { ontoggle: open }, h("summary", {}, changes.length ? "The images on which they differ, and those that each gets wrong" : "The images that it gets wrong"), place);

@@ -241,7 +241,7 @@ export function show(main, id) {
 
   refresh().then(() => (measured(), listen())).catch((error) => {
     main.replaceChildren(h("h1", {}, error.status === 404 ? "Job not found" : "The job cannot be shown"),
-      trouble(error.message, error.status === 404 ? null : () => location.reload()), h("p", {}, h("a", { href: "#/" }, "All jobs")));
+      trouble(error, error.status === 404 ? null : () => location.reload()), h("p", {}, h("a", { href: "#/" }, "All jobs")));
   });
   return leave;
 }

@@ -21,7 +21,7 @@ export function show(main, secret) {
     if (over) return;
     main.replaceChildren(h("h1", {}, "This link shows nothing"), error.status === 401
       ? h("p", {}, "It has ended, or was revoked, or the job was deleted. Ask whoever sent it for another.")
-      : trouble(error.message, () => location.reload()));
+      : trouble(error, () => location.reload()));
   });
   return () => {
     over = true;

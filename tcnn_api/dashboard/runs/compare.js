@@ -31,7 +31,7 @@ export function show(main, query) {
     place.replaceChildren(h("p", { class: "empty" }, "Select runs ", h("a", { href: "#/runs" }, "in the table"), " first."));
     return;
   }
-  draw().catch((error) => error.name !== "AbortError" && place.replaceChildren(trouble(error.message, () => location.reload())));
+  draw().catch((error) => error.name !== "AbortError" && place.replaceChildren(trouble(error, () => location.reload())));
 
   async function draw() {
     const found = await Promise.all(ids.map((id) => get(`jobs/${id}`, { signal: leaving.signal }).catch((error) => {

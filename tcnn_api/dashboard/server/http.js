@@ -4,6 +4,7 @@ import { forPages } from "./wording.js";
 
 const KEY = "tcnn-key";
 const ANSWER = 60_000; // milliseconds until an answer begins: a server that hangs refuses nothing
+const NO_DATABASE = "urn:tcnn:problem:store-unavailable";
 const NO_LINK = "This link has ended, or was revoked.";
 const NO_KEY = "This server needs a key that it knows.";
 
@@ -12,6 +13,7 @@ export class Problem extends Error {
   constructor(status, body) {
     super(status === 401 ? (lent ? NO_LINK : NO_KEY) : forPages(body.detail ?? body.title ?? `The server answered ${status}.`));
     this.status = status;
+    this.passes = body.type === NO_DATABASE;
     this.fields = status === 401 ? [] : (Array.isArray(body.errors) ? body.errors : []).map((one) => ({ ...one, message: forPages(one.message) }));
   }
 }
@@ -20,20 +22,21 @@ export class Problem extends Error {
 export class Away extends Error {
   constructor() {
     super("The server cannot be reached. Nothing you sent is lost: try again in a moment.");
+    this.passes = true;
   }
 }
 
-const listeners = { connection: new Set(), key: new Set(), given: new Set() };
+const listeners = { standing: new Set(), back: new Set(), key: new Set(), given: new Set() };
+const there = { server: true, database: true };
 
-/** Calls back with true or false as the connection comes and goes. */
-export function onConnection(call) {
-  listeners.connection.add(call);
+/** Calls back with `{server, database}`, whether the server answers and whether it says that its database does, as they come and go. */
+export function onStanding(call) {
+  listeners.standing.add(call);
 }
 
-/** Calls back once, as soon as the server has answered again. */
-export function whenConnected(call) {
-  const heard = (is) => is && listeners.connection.delete(heard) && call();
-  listeners.connection.add(heard);
+/** Calls back once, as soon as what did not answer does again. */
+export function whenBack(call) {
+  listeners.back.add(call);
 }
 
 /** Calls back when the server wants a key, or another one. */
@@ -46,9 +49,18 @@ export function onKeyGiven(call) {
   listeners.given.add(call);
 }
 
-export function connected(is) {
-  for (const call of listeners.connection) call(is);
+function stand(changed) {
+  if (Object.entries(changed).every(([of, is]) => there[of] === is)) return;
+  Object.assign(there, changed);
+  for (const call of listeners.standing) call({ ...there });
+  if (!there.server || !there.database) return;
+  const waiting = [...listeners.back];
+  listeners.back.clear(); // one that fails again waits anew
+  for (const call of waiting) call();
 }
+
+export const connected = (server) => stand({ server });
+export const reached = (database) => stand({ database });
 
 // Windows of one browser tell each other the key, so that it is asked for once; on disk it is never.
 const others = new BroadcastChannel("tcnn-key");
@@ -104,9 +116,12 @@ async function answered(path, { signal, ...rest }, within) {
   const late = new AbortController();
   const timer = setTimeout(() => late.abort(), within);
   try {
-    return await fetch(path, { ...rest, signal: signal ? AbortSignal.any([signal, late.signal]) : late.signal, cache: "no-store" });
+    const answer = await fetch(path, { ...rest, signal: signal ? AbortSignal.any([signal, late.signal]) : late.signal, cache: "no-store" });
+    connected(true);
+    return answer;
   } catch (error) {
     if (error.name === "AbortError" && !late.signal.aborted) throw error;
+    connected(false);
     throw new Away();
   } finally {
     clearTimeout(timer);
@@ -133,14 +148,7 @@ export async function ask(path, { method = "GET", json, body, headers: more = {}
   }
   const own = key.get();
   if (key.isWrong()) throw refusal(401, {}, own);
-  let answer;
-  try {
-    answer = await answered(path, { method, body, headers: all, signal }, within);
-  } catch (error) {
-    if (error instanceof Away) connected(false);
-    throw error;
-  }
-  connected(true);
+  const answer = await answered(path, { method, body, headers: all, signal }, within);
   if (answer.ok) return answer;
   throw refusal(answer.status, await answer.json().catch(() => ({})), own);
 }
@@ -151,6 +159,7 @@ export function refusal(status, body, own) {
     wrong = own || null;
     for (const call of listeners.key) call(Boolean(own));
   }
+  if (body.type === NO_DATABASE) reached(false);
   return new Problem(status, body);
 }
 

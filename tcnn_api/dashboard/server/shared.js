@@ -17,6 +17,7 @@ class Stream {
     this.events = []; // what happened, for windows that come later
     this.progress = null;
     this.jobs = null;
+    this.away = null; // that its database does not answer
     open({ ...asked, last: "" }, this.stopping.signal, {
       opened: () => this.tell({ opened: (this.isOpen = true) }),
       message: (event, data, id) => {
@@ -34,14 +35,15 @@ class Stream {
     if (event === "jobs") {
       const known = new Map([...(this.jobs?.changed ?? []), ...data.changed].map((job) => [job.id, job]));
       this.jobs = { ...data, changed: data.order.map((one) => known.get(one)) };
-    } else if (id) this.events.push([event, data, id]);
+    } else if (event === "away" || event === "back") this.away = event === "away" ? [event, data, id] : null;
+    else if (id) this.events.push([event, data, id]);
     else this.progress = [event, data, id];
   }
 
   /** What a window that has seen everything up to `last` does not know yet. */
   since(last) {
     const unseen = this.events.filter(([, , id]) => Number(id) > Number(last || 0));
-    return [...(this.jobs ? [["jobs", this.jobs, ""]] : []), ...unseen, ...(this.progress ? [this.progress] : [])];
+    return [...(this.jobs ? [["jobs", this.jobs, ""]] : []), ...unseen, ...[this.progress, this.away].filter(Boolean)];
   }
 
   tell(said) {

@@ -1,9 +1,10 @@
 // A stream of the server's that is followed for as long as it takes: one that breaks is taken up where it broke.
 
-import { connected, headers, key, refusal } from "./http.js";
+import { connected, headers, key, reached, refusal } from "./http.js";
 import { take } from "./sharing.js";
 
 const LONGEST_PAUSE = 8_000;
+const STANDING = { away: false, back: true }; // whether the server's database answers
 
 /** Calls back whenever the window is looked at again; returns the function that ends it. */
 export function onReturn(call) {
@@ -37,6 +38,7 @@ export function follow(path, { message, ended = () => true, poll, refused, faile
         opened: () => connected(true),
         message: (event, data, id) => {
           if (id) last = id;
+          if (event in STANDING) return reached(STANDING[event]);
           message(event, data, id);
         },
       });

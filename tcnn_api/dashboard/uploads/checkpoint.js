@@ -36,7 +36,7 @@ export function show(main, kind, id) {
       refusal, ...parts(one, leaving.signal), usedBy(id, leaving.signal));
   }).catch((error) => {
     if (error.name === "AbortError") return;
-    main.replaceChildren(h("h1", {}, error.status === 404 ? `There is no such ${word}` : "It cannot be shown"), trouble(error.message), h("p", {}, h("a", { href: "#/checkpoints" }, "All checkpoints")));
+    main.replaceChildren(h("h1", {}, error.status === 404 ? `There is no such ${word}` : "It cannot be shown"), trouble(error, error.status === 404 ? null : () => location.reload()), h("p", {}, h("a", { href: "#/checkpoints" }, "All checkpoints")));
   });
   return () => leaving.abort();
 }
@@ -63,10 +63,10 @@ function file(one) {
 
 /** What the file says of itself; read when the page is opened. */
 function story(one, signal) {
-  const element = facts("What it is", [["Converted from", one.base_model], ["Attention layers", count(one.layers)], ["Parameters", short(one.parameters)], ["Classes", count(one.num_classes)], ...file(one)],
-    h("p", { class: "loading" }, "Reading the file…"));
-  get(`checkpoints/${one.id}/info`, { signal }).then((found) => {
-    element.querySelector(".loading").remove();
+  const reading = h("div", {}, h("p", { class: "loading" }, "Reading the file…"));
+  const element = facts("What it is", [["Converted from", one.base_model], ["Attention layers", count(one.layers)], ["Parameters", short(one.parameters)], ["Classes", count(one.num_classes)], ...file(one)], reading);
+  const load = () => get(`checkpoints/${one.id}/info`, { signal }).then((found) => {
+    reading.remove();
     element.querySelector("dl").append(...pairs([
       ["Weights before", { pretrained: "Pretrained", random: "Random", file: "Somebody’s own" }[found.weights] ?? found.weights],
       ["Stage", found.stage && `${found.stage}, stride ${found.stride ?? "keep"}`],
@@ -75,7 +75,8 @@ function story(one, signal) {
       ["Image", found.input_size?.join("×")], ["Licence", found.license], ["Written by", found.tcnn_version && `tcnn ${found.tcnn_version}`],
     ]));
     element.after(...[checked(found.verification), trained(found.training), trained(found.source_training, "How its CNN was fine-tuned"), labels(found.label_names)].filter(Boolean));
-  }).catch((error) => error.name !== "AbortError" && element.querySelector(".loading").replaceWith(trouble(error.message)));
+  }).catch((error) => error.name !== "AbortError" && reading.replaceChildren(trouble(error, load)));
+  load();
   return element;
 }
 

@@ -48,7 +48,7 @@ function listing(kind, after, signal) {
         page.has_more && h("a", { class: "button", href: `#/checkpoints?${kind}=${page.data.at(-1).id}` }, "Older ones"),
       ].filter(Boolean));
     } catch (error) {
-      if (error.name !== "AbortError") state.replaceChildren(after && error.status === 404 ? beganAfterNothing("#/checkpoints") : trouble(error.message, load));
+      if (error.name !== "AbortError") state.replaceChildren(after && error.status === 404 ? beganAfterNothing("#/checkpoints") : trouble(error, load));
     }
   }
 

@@ -35,7 +35,7 @@ export function show(main, query) {
         page.has_more && h("a", { class: "button", href: `#/data?after=${page.data.at(-1).id}` }, "Older data sets"),
       ].filter(Boolean));
     } catch (error) {
-      if (error.name !== "AbortError") state.replaceChildren(after && error.status === 404 ? beganAfterNothing("#/data") : trouble(error.message, load));
+      if (error.name !== "AbortError") state.replaceChildren(after && error.status === 404 ? beganAfterNothing("#/data") : trouble(error, load));
     }
   }
 

@@ -27,7 +27,7 @@ export function show(main, id) {
       refusal, facts(one), contents(id, signal), gallery(one, signal), usedBy(id, signal));
   }).catch((error) => {
     if (error.name === "AbortError") return;
-    main.replaceChildren(h("h1", {}, error.status === 404 ? "Data set not found" : "The data set cannot be shown"), trouble(error.message), h("p", {}, h("a", { href: "#/data" }, "All data sets")));
+    main.replaceChildren(h("h1", {}, error.status === 404 ? "Data set not found" : "The data set cannot be shown"), trouble(error, error.status === 404 ? null : () => location.reload()), h("p", {}, h("a", { href: "#/data" }, "All data sets")));
   });
   return () => leaving.abort();
 }
@@ -57,7 +57,7 @@ function contents(id, signal) {
   const place = h("div", {}, h("p", { class: "loading", role: "status" }, "Opening the images; the first time takes up to a minute…"));
   const load = () => get(`datasets/${id}/contents`, { signal })
     .then((found) => place.replaceChildren(...[readable(found), measures(found), balance(found)].flat().filter(Boolean)))
-    .catch((error) => error.name !== "AbortError" && place.replaceChildren(trouble(error.message, load)));
+    .catch((error) => error.name !== "AbortError" && place.replaceChildren(trouble(error, load)));
   load();
   return h("section", { class: "card", "aria-label": "Classes" }, h("h2", {}, "Classes and images"), place);
 }

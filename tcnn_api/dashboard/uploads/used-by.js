@@ -10,7 +10,7 @@ const MOST = 50;
 
 export function usedBy(id, signal) {
   const place = h("div", {}, h("p", { class: "loading" }, "Looking for jobs…"));
-  get(`jobs?${new URLSearchParams({ q: id, limit: MOST, results: false })}`, { signal }).then(async (page) => {
+  const load = () => get(`jobs?${new URLSearchParams({ q: id, limit: MOST, results: false })}`, { signal }).then(async (page) => {
     await learn(page.data);
     if (!page.data.length) return place.replaceChildren(h("p", { class: "muted" }, "No job names it."));
     const going = page.data.filter((job) => ["queued", "running"].includes(job.status)).length;
@@ -19,6 +19,7 @@ export function usedBy(id, signal) {
       h("ul", { class: "users" }, page.data.map((job) => h("li", {}, badge(job.status), h("a", { href: `#/jobs/${job.id}` }, title(job)),
         h("span", { class: "muted" }, `${deed(job).replace(/ on .*/, "")} · ${date(job.created_at)}`)))),
       page.has_more ? h("p", {}, h("a", { href: `#/runs?${new URLSearchParams({ q: id })}` }, "All of them")) : "");
-  }).catch((error) => error.name !== "AbortError" && place.replaceChildren(trouble(error.message)));
+  }).catch((error) => error.name !== "AbortError" && place.replaceChildren(trouble(error, load)));
+  load();
   return h("section", { class: "card" }, h("h2", {}, "Used by"), place);
 }

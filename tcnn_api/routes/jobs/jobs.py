@@ -84,6 +84,7 @@ async def index(
 
     With `Accept: text/event-stream` the same page as it changes, looked at once a second. A `jobs` message has the ids
     in their `order`, and of the jobs those that `changed`, without their results; the first message has all of them.
+    `away` and `back` say that the database no longer answers, and that it does again.
     """
     if tenant is not None and tenant != owner:
         if owner is not None:
@@ -217,7 +218,8 @@ async def events(
     """List a job's events, oldest first, or stream them as server-sent events.
 
     With `Accept: text/event-stream` the same as a stream: first what has happened after `Last-Event-ID`, then what
-    happens, with `progress` messages (no id) in between, at most one a second, until the job has ended.
+    happens, with `progress` messages (no id) in between, at most one a second, until the job has ended. `away` and
+    `back` (no id) say that the database no longer answers, and that it does again.
     """
     if "text/event-stream" not in accept.lower():
         found = await to_thread.run_sync(lambda: parts.store.events(job, owner, after=after, limit=limit + 1))
