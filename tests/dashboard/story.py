@@ -1,19 +1,24 @@
 """A home with a job in every state, made the way their owners and workers make them; no process runs."""
 
 import hashlib
+import io
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy
 from browsing import HOSTILE
 from houses import House
+from PIL import Image
 
 from tcnn.evaluation.comparing.before_after import BeforeAfter, Cost, Measured, Rate, Row, counted, differences
 from tcnn.evaluation.outcomes import Outcomes
 from tcnn_jobs.model.jobs import Artifact, Beat, Claim, Failure, Kind, Progress, Result
 from tcnn_jobs.model.operation import WorkerInfo
 
+CLASSES = {HOSTILE.replace("/", ""): (6, 2), "cat": (12, 3)}
+"""A class, and its images for training and validation."""
 SET = "ds_" + "0" * 24
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAIAAAP///wAAACwAAAAAAQABAAACAkQBADs="
 VERIFICATION: dict[str, Any] = {
@@ -119,3 +124,21 @@ class Story:
         )  # fmt: skip
         self.house.store.finish(claim, result)
         return claim
+
+
+def pictures(broken: bool = True) -> bytes:
+    """A divided data set of noise, of uneven classes; one file is no image, and one is cut off."""
+    random = numpy.random.default_rng(0)
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as packed:
+        for name, counts in CLASSES.items():
+            for split, count in zip(("train", "val"), counts, strict=True):
+                for number in range(count):
+                    image = io.BytesIO()
+                    shape = (40 + number, 30, 3)
+                    Image.fromarray(random.integers(0, 255, shape, numpy.uint8)).save(image, "JPEG")
+                    packed.writestr(f"{split}/{name}/{number}.jpg", image.getvalue())
+        if broken:
+            packed.writestr("train/cat/100.jpg", image.getvalue()[:-300])
+            packed.writestr("train/cat/101.png", b"nothing")
+    return out.getvalue()

@@ -8,39 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 import timm
 import torch
 from browsing import HOSTILE, LOOKS, Open, client_of, inaccessible, sync_api
 from PIL import Image
 from serving import Server, hosted
-from story import Story
+from story import Story, pictures
 
 import tcnn
 from tcnn_jobs.model.jobs import Upload
 
 expect = sync_api.expect
-CLASSES = {HOSTILE.replace("/", ""): (6, 2), "cat": (12, 3)}
-"""A class, and its images for training and validation."""
-
-
-def pictures(broken: bool = True) -> bytes:
-    """A divided data set of noise, of uneven classes; one file is no image, and one is cut off."""
-    random = numpy.random.default_rng(0)
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as packed:
-        for name, counts in CLASSES.items():
-            for split, count in zip(("train", "val"), counts, strict=True):
-                for number in range(count):
-                    image = io.BytesIO()
-                    shape = (40 + number, 30, 3)
-                    Image.fromarray(random.integers(0, 255, shape, numpy.uint8)).save(image, "JPEG")
-                    packed.writestr(f"{split}/{name}/{number}.jpg", image.getvalue())
-        if broken:
-            packed.writestr("train/cat/100.jpg", image.getvalue()[:-300])
-            packed.writestr("train/cat/101.png", b"nothing")
-    return out.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -111,34 +90,6 @@ def test_a_data_set_is_uploaded_looked_at_and_deleted(
     page.get_by_role("button", name="Delete it").click()
     expect(page.locator(".listing tbody tr")).to_have_count(1)
     assert not list(story.house.home.datasets.glob(f"{identifier}*"))
-
-
-def test_an_upload_that_broke_off_is_sent_again(server: Server, open_page: Open, tmp_path: Path) -> None:
-    """As the same one, for the server may have it; what is no longer as it was chosen is said to be so."""
-    content = pictures(broken=False)
-    (tmp_path / "broken-off.zip").write_bytes(content)
-    (tmp_path / "removed.zip").write_bytes(content)
-    page = open_page(f"{server.url}/#/data")
-    sent: list[str] = []
-
-    def lose(route: Any) -> None:
-        if route.request.method != "POST":
-            return route.fallback()
-        sent.append(route.request.headers["idempotency-key"])
-        (tmp_path / "removed.zip").unlink(missing_ok=True)
-        return route.continue_() if len(sent) > 1 else route.abort()
-
-    page.route(re.compile("/datasets$"), lose)
-    page.get_by_label("Files").set_input_files([tmp_path / "broken-off.zip", tmp_path / "removed.zip"])
-    first, second = page.locator(".sending li").first, page.locator(".sending li").last
-    expect(first).to_contain_text("The server cannot be reached.")
-    expect(second).to_contain_text("The file is no longer where it was chosen; choose it again.")
-    expect(second.get_by_role("button")).to_have_text(["Dismiss"])
-    looked_at(page)
-    first.get_by_role("button", name="Try again to send broken-off.zip").click()
-    expect(page.locator(".sending .sent")).to_contain_text("23 images of 2 classes")
-    expect(first.get_by_role("button")).to_have_text(["Dismiss"])
-    assert sent[0] == sent[-1]
 
 
 def test_a_folder_is_packed_as_it_lies(server: Server, open_page: Open, tmp_path: Path) -> None:

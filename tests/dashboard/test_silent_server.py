@@ -1,13 +1,16 @@
-"""A server that answers nothing and does not even refuse, as where it is stopped or a network swallows what is sent."""
+"""A server that answers nothing and does not even refuse, as where it is stopped or a network swallows what is sent;
+uploads that break off.
+"""
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Open, sync_api
+from browsing import Open, inaccessible, sync_api, until
 from serving import Server, hosted
-from story import Story
+from story import Story, pictures
 
 expect = sync_api.expect
 MINUTE = 60_000
@@ -99,3 +102,68 @@ def test_a_job_is_asked_for_once_at_a_time(server: Server, story: Story, open_pa
     page.unroute_all()
     with page.expect_response(f"**/jobs/{story.succeeded.job}"):
         page.clock.run_for(MINUTE)
+
+
+def test_an_upload_that_broke_off_is_sent_again(server: Server, open_page: Open, tmp_path: Path) -> None:
+    """As the same one, for the server may have it; what is no longer as it was chosen is said to be so."""
+    content = pictures(broken=False)
+    (tmp_path / "broken-off.zip").write_bytes(content)
+    (tmp_path / "removed.zip").write_bytes(content)
+    page = open_page(f"{server.url}/#/data")
+    sent: list[str] = []
+
+    def lose(route: Any) -> None:
+        if route.request.method != "POST":
+            return route.fallback()
+        sent.append(route.request.headers["idempotency-key"])
+        (tmp_path / "removed.zip").unlink(missing_ok=True)
+        return route.continue_() if len(sent) > 1 else route.abort()
+
+    page.route(re.compile("/datasets$"), lose)
+    page.get_by_label("Files").set_input_files([tmp_path / "broken-off.zip", tmp_path / "removed.zip"])
+    first, second = page.locator(".sending li").first, page.locator(".sending li").last
+    expect(first).to_contain_text("The server cannot be reached.")
+    expect(second).to_contain_text("The file is no longer where it was chosen; choose it again.")
+    expect(second.get_by_role("button")).to_have_text(["Dismiss"])
+    assert inaccessible(page) == []
+    first.get_by_role("button", name="Try again to send broken-off.zip").click()
+    expect(page.locator(".sending .sent")).to_contain_text("23 images of 2 classes")
+    expect(first.get_by_role("button")).to_have_text(["Dismiss"])
+    assert sent[0] == sent[-1]
+
+
+def test_an_upload_waits_for_a_server_that_is_there_and_no_longer(
+    server: Server, open_page: Open, tmp_path: Path
+) -> None:
+    """To look at a large file takes its time; one that hangs is not waited for."""
+    (tmp_path / "pets.zip").write_bytes(pictures(broken=False))
+    page = open_page("about:blank")
+    page.clock.install()
+    page.goto(f"{server.url}/#/data")
+    expect(page.get_by_role("heading", name="Data sets")).to_be_visible()
+    sent: list[str] = []
+
+    def hold(route: Any) -> None:
+        if route.request.method != "POST":
+            return route.fallback()
+        return sent.append(route.request.url)
+
+    page.route(re.compile("/datasets$"), hold)
+    page.get_by_label("Files").set_input_files(tmp_path / "pets.zip")
+    item = page.locator(".sending li")
+    until(page, lambda: sent)
+    for _ in range(3):
+        with page.expect_response("**/healthz"):
+            page.clock.run_for(MINUTE)
+        page.wait_for_function("() => true")
+    expect(item.get_by_role("button", name="Stop")).to_be_visible()
+    asked: list[str] = []
+    page.route("**/healthz", lambda route: asked.append(route.request.url))
+    page.clock.run_for(MINUTE)
+    until(page, lambda: asked)
+    page.clock.run_for(MINUTE)
+    expect(item).to_contain_text("The server cannot be reached.")
+    expect(page.get_by_role("status").filter(has_text="Connection lost")).to_be_visible()
+    page.unroute_all()
+    item.get_by_role("button", name="Try again").click()
+    expect(item).to_contain_text("23 images of 2 classes")

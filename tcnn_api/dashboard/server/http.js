@@ -176,7 +176,10 @@ export function once() {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** Send a file as the part `file` of a form, telling how much has gone: fetch cannot tell. */
+/**
+ * Send a file as the part `file` of a form, telling how much has gone: fetch cannot tell. A minute in which nothing goes may
+ * be one in which the server looks at the file: it is asked whether it is there at all, and `Away` is thrown if it is not.
+ */
 export function upload(path, file, { progress, idempotency, signal }) {
   const own = key.get();
   if (key.isWrong()) return Promise.reject(refusal(401, {}, own));
@@ -186,7 +189,20 @@ export function upload(path, file, { progress, idempotency, signal }) {
     for (const [name, value] of Object.entries(headers({ "Idempotency-Key": idempotency }))) {
       request.setRequestHeader(name, value);
     }
-    request.upload.onprogress = (event) => event.lengthComputable && progress(event.loaded / event.total);
+    let timer;
+    let over = false;
+    const wait = () => {
+      clearTimeout(timer);
+      if (!over) timer = setTimeout(() => get("healthz").then(wait, (error) => (error instanceof Away ? (reject(error), request.abort()) : wait())), ANSWER);
+    };
+    request.onloadend = () => {
+      over = true;
+      clearTimeout(timer);
+    };
+    request.upload.onprogress = (event) => {
+      wait();
+      if (event.lengthComputable) progress(event.loaded / event.total);
+    };
     request.onerror = async () => {
       const there = await file.slice(0, 1).arrayBuffer().then((begun) => begun.byteLength > 0, () => false); // one that is gone has no length, and no error
       if (!there) return reject(new Error("The file is no longer where it was chosen; choose it again."));
@@ -209,6 +225,7 @@ export function upload(path, file, { progress, idempotency, signal }) {
     const form = new FormData();
     form.append("file", file, file.name);
     request.send(form);
+    wait();
   });
 }
 
