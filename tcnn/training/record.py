@@ -78,6 +78,11 @@ def check_settings(run: RunDirectory, record: dict[str, Any], allow: bool, say: 
     # Of more images or fewer others would be held out, which the run has learned from; older runs have no count.
     if before.get("image_count", record["image_count"]) != record["image_count"]:
         changes.append(f"images in the data set: {before['image_count']} → {record['image_count']}")
+    elif before.get("images", record["images"]) != record["images"]:  # perhaps by another decoder: nothing to end for
+        say(
+            "note: the images are others than the run began with, or in another order, or decoded otherwise: it may "
+            "have learned from those that are held out now"
+        )
     if changes and not allow:
         raise RequestError(
             f"{run.path}: began with other settings ({'; '.join(changes)}); give the same ones, or --allow-changes"

@@ -153,3 +153,28 @@ def test_a_grey_model(tmp_path: Path) -> None:
     source = timm.create_model("test_resnet", in_chans=1, num_classes=3)
     result = run(source, colours(tmp_path / "colours", images=4), tmp_path / "run", epochs=1)
     assert tcnn.load(result.best).pretrained_cfg["input_size"][0] == 1
+
+
+def test_a_data_set_that_has_grown_is_refused(tmp_path: Path) -> None:
+    """Another part of it would be held out, with images that the run has learned from."""
+    own = colours(tmp_path / "own")
+    run(seeded(TwoConvs), own, tmp_path / "run", epochs=1)
+    colours(own, images=11)
+    with pytest.raises(RequestError, match=r"other settings \(images in the data set: 30 → 33\); give the same ones"):
+        run(seeded(TwoConvs), own, tmp_path / "run", epochs=1, resume=True)
+    said: list[str] = []
+    run(seeded(TwoConvs), own, tmp_path / "run", epochs=1, resume=True, allow_changes=True, say=said.append)
+    assert "changed: images in the data set: 30 → 33" in said
+
+
+def test_a_data_set_of_which_images_were_exchanged_is_noted(tmp_path: Path) -> None:
+    """As many as before, so that the same places are held out, where now stands what the run has learned from."""
+    own = colours(tmp_path / "own")
+    said: list[str] = []
+    run(seeded(TwoConvs), own, tmp_path / "run", epochs=1)
+    run(seeded(TwoConvs), own, tmp_path / "run", epochs=1, resume=True, say=said.append)
+    assert not [line for line in said if "images are others" in line]
+    first, *_, last = sorted(own.rglob("*.png"))
+    first.write_bytes(last.read_bytes())
+    run(seeded(TwoConvs), own, tmp_path / "run", epochs=1, resume=True, say=said.append)
+    assert len([line for line in said if line.startswith("note: the images are others")]) == 1

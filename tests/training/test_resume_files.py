@@ -205,18 +205,6 @@ def test_other_data_are_refused(begun: Callable[..., Any], tmp_path: Path) -> No
         run(seeded(Normed), other, tmp_path / "run", resume=True, epochs=1)
 
 
-def test_a_data_set_that_has_grown_is_refused(tmp_path: Path) -> None:
-    """Another part of it would be held out, with images that the run has learned from."""
-    own = colours(tmp_path / "own")
-    run(seeded(TwoConvs), own, tmp_path / "run", epochs=1)
-    colours(own, images=11)
-    with pytest.raises(RequestError, match=r"other settings \(images in the data set: 30 → 33\); give the same ones"):
-        run(seeded(TwoConvs), own, tmp_path / "run", epochs=1, resume=True)
-    said: list[str] = []
-    run(seeded(TwoConvs), own, tmp_path / "run", epochs=1, resume=True, allow_changes=True, say=said.append)
-    assert "changed: images in the data set: 30 → 33" in said
-
-
 @pytest.mark.slow
 def test_settings_of_the_machine_may_change(begun: Callable[..., Any]) -> None:
     begun(epochs=1)
