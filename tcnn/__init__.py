@@ -9,12 +9,16 @@ Names are imported lazily, so importing tcnn never loads torch. Where timm is lo
 models are registered in it: ``timm.create_model("t_resnet50d")``.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+from tcnn.starting import end_while_starting
 
-import wrapt
+end_while_starting()  # before anything that takes time to load
 
-from tcnn.version import __version__
+from importlib import import_module  # noqa: E402
+from typing import TYPE_CHECKING  # noqa: E402
+
+import wrapt  # noqa: E402
+
+from tcnn.version import __version__  # noqa: E402
 
 if TYPE_CHECKING:
     from tcnn.analysis.inspect import inspect as inspect

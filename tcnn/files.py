@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tcnn.errors import OutputError, RequestError, StorageError
+from tcnn.starting import last_deeds
 
 SLICE = 2**22
 """Bytes that are flushed to the disk at a time."""
@@ -24,6 +25,8 @@ _WAIT_WRITE_WAIT = 7
 _UMASK = os.umask(0)  # when this is imported no other thread makes files yet
 os.umask(_UMASK)
 _SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_temporary: set[Path] = set()
+"""Temporary files and directories that there may be now."""
 
 
 def path_of(given: object, what: str) -> Path:
@@ -111,22 +114,42 @@ def replacing(path: Path, force: bool = False) -> Iterator[Path]:
     check_output(path, force)
     given, path = path, _absolute(path)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        with storage_errors(given):
-            yield temporary
-            if temporary.is_dir():
-                _replace_directory(temporary, path)
-            elif _is_directory(path):
-                raise OutputError(f"{given}: expected a file or nothing, found a directory; choose another name")
-            else:
-                _finish(temporary)
-                temporary.replace(path)
-            folder_to_disk(path.parent)
-    finally:
+    with temporary_at(temporary), storage_errors(given):
+        yield temporary
         if temporary.is_dir():
-            shutil.rmtree(temporary, ignore_errors=True)
+            _replace_directory(temporary, path)
+        elif _is_directory(path):
+            raise OutputError(f"{given}: expected a file or nothing, found a directory; choose another name")
         else:
-            temporary.unlink(missing_ok=True)
+            _finish(temporary)
+            temporary.replace(path)
+        folder_to_disk(path.parent)
+
+
+@contextmanager
+def temporary_at(path: Path) -> Iterator[Path]:
+    """Context in which a file or directory may be made at `path`; it is removed at the end, however that comes."""
+    _temporary.add(path)
+    try:
+        yield path
+    finally:
+        _remove(path)
+        _temporary.discard(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _remove_temporary() -> None:
+    for path in tuple(_temporary):
+        _remove(path)
+
+
+last_deeds.append(_remove_temporary)  # of a process that is ended in the middle of them
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
+from tcnn.signals import nothing_begun
+
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 """Number of the system call; the C library has no name for it."""
@@ -26,7 +28,7 @@ def loading() -> Iterator[None]:
 
     For a program of its own: whatever exists at the end of the block is left out of later collections, which would take
     long, and stays shared with processes that are forked. Does nothing where torch is loaded already, or where the
-    collector is off. On a terminal a line on stderr says meanwhile what is waited for.
+    collector is off. On a terminal a line on stderr says meanwhile what is waited for. A signal to a command ends it.
     """
     if "torch" in sys.modules or not gc.isenabled():
         yield
@@ -36,7 +38,8 @@ def loading() -> Iterator[None]:
     if told:  # the imports take seconds, more from a cold disk
         print("loading PyTorch …", end="", file=sys.stderr, flush=True)  # noqa: T201
     try:
-        yield
+        with nothing_begun():
+            yield
     finally:
         if told:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)  # noqa: T201

@@ -62,6 +62,7 @@ SMALL = {
     "tcnn/layers/exposed.py": "attention that hooks can look at",
     "tcnn/layers/initialise.py": "a leaf of layers and of the transformers of vit/",
     "tcnn/layers/shards.py": "distributed tensors",
+    "tcnn/starting.py": "loaded before everything, so it loads nothing",
     "tcnn/training/distributed.py": "a layer of its own in the contracts of imports",
     "tcnn/training/launch/agent.py": "a process of its own, without torch",
     "tcnn/training/launch/rank.py": "a process of its own",

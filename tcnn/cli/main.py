@@ -10,12 +10,9 @@ import json
 import os
 import signal
 import sys
-import threading
 import traceback
 import warnings
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Collection
 from typing import Any
 
 import typer
@@ -25,6 +22,7 @@ from tcnn.cli.options.spellings import TAKES_TIMMS, timms
 from tcnn.cli.output import console
 from tcnn.errors import EnvironmentFailure, Stopped, StorageError, TcnnError, one_line, out_of_memory, shorten
 from tcnn.processes import QuickExit
+from tcnn.signals import received, unwinding
 
 INTERRUPTED = 130
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -36,8 +34,6 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 WEIGHTS, RANDOM = "--weights", "--no-pretrained"
 BOTH = f"give {WEIGHTS} FILE, or {RANDOM} for random ones"
 CACHE = "fill the cache (HF_HOME) on a connected machine"
-received: list[int] = []
-"""Signals received since the command began."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -57,7 +53,12 @@ def main(arguments: list[str] | None = None) -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
         _print_what_it_can(getattr(sys, name))
     with unwinding(leaving):
-        code = _run(arguments, debug)
+        try:
+            code = _run(arguments, debug)
+        except (KeyboardInterrupt, SystemExit):
+            if not received:
+                raise
+            code = _interrupted(received[0])  # returned: a process that ends by an exception takes a second for it
     leave(code)
 
 
@@ -109,49 +110,6 @@ def _run(arguments: list[str], debug: bool) -> int:
     if code == INTERRUPTED:  # typer turns Ctrl-C into this code
         return _interrupted(signal.SIGINT)
     return code if isinstance(code, int) else 0
-
-
-@contextmanager
-def unwinding(leaving: bool) -> Iterator[None]:
-    """Have SIGTERM, SIGHUP and Ctrl-C unwind what runs within; signals that are ignored stay so.
-
-    With `leaving` the process ends afterwards: what Python does on its way out is then not to be unwound by Ctrl-C.
-    """
-    received.clear()
-    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _terminate)}
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup has it ignored
-        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _terminate)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # in the background it is ignored, and stays so
-        before[signal.SIGINT] = signal.signal(signal.SIGINT, _interrupt)
-    hook, sys.unraisablehook = sys.unraisablehook, _once_more
-    try:
-        yield
-    finally:
-        sys.unraisablehook = hook
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is signal.default_int_handler and leaving else handler)
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    received.append(number)
-    raise SystemExit(128 + number)  # unwinds, so that temporary files are removed
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    if received:  # asked once more, while what the first one interrupted is put in order: now
-        os._exit(128 + number)
-    received.append(number)
-    raise KeyboardInterrupt
-
-
-def _once_more(dropped: Any) -> None:
-    """Send a signal again that came within a callback, as that of a module's lock: what is raised there is lost."""
-    if received and isinstance(dropped.exc_value, KeyboardInterrupt | SystemExit):
-        again = threading.Timer(0.01, os.kill, (os.getpid(), received.pop()))  # not here: this is a callback, too
-        again.daemon = True
-        again.start()
-    else:
-        sys.__unraisablehook__(dropped)
 
 
 def _print_what_it_can(stream: object) -> None:
