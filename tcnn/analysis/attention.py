@@ -17,8 +17,8 @@ from tcnn.errors import NoAttentionError, RequestError
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms.positions import Pair, Quad
-from tcnn.models.checks import refuse_not_finite, refuse_without_values, unwrapped
-from tcnn.models.running import told_in_one_line, watch_layers
+from tcnn.models.checks import refuse_other_images, refuse_without_values, unwrapped
+from tcnn.models.running import place_of, told_in_one_line, watch_layers, weights_dtype
 from tcnn.models.trace import evaluating
 
 
@@ -91,14 +91,13 @@ def encode(model: nn.Module, images: Tensor) -> Encoded:
     """
     model = unwrapped(model)
     refuse_without_values(model, "inspect")
-    refuse_not_finite(images)
+    refuse_other_images(images)
     record = getattr(model, "conversion_report", None)
     if record is not None:  # heads that went into a convolution cannot be seen any more
         refuse_folded(record, record.base_model, "inspect")
     kept: dict[str, RecordedLayer] = {}
     own = [name for name, module in model.named_modules() if isinstance(module, GPSA2d | SelfAttention2d)]
     size = images.shape[-2], images.shape[-1]
-    reference = next(model.parameters())
 
     def keep(layer: RecordedLayer) -> None:
         kept[layer.name] = layer
@@ -116,7 +115,7 @@ def encode(model: nn.Module, images: Tensor) -> Encoded:
         record_timm(model, patch_grid(model, size), keep),
         told_in_one_line(model, images),
     ):
-        output = model(images.to(device=reference.device, dtype=reference.dtype))
+        output = model(images.to(device=place_of(model), dtype=weights_dtype(model)))
     if not kept:
         raise NoAttentionError(
             f"{type(model).__name__} has no attention to look at: expected GPSA layers (tcnn convert makes them), "

@@ -79,6 +79,7 @@ class ConversionConfig(Frozen):
     seed: int = Field(
         default=0,
         ge=0,
+        lt=2**63,
         description="Seed of the query and key weights, the only random ones.",
     )
     input_size: Size | None = Field(

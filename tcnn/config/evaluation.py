@@ -26,7 +26,7 @@ class VerificationConfig(Frozen):
     float64: bool = Field(default=True, description="Also compare in float64.")
     batch_size: int = Field(default=2, ge=1, description="Images per comparison when none are given.")
     input_size: Size | None = Field(default=None, description="(height, width) in pixels; default the model's own.")
-    seed: int = Field(default=0, ge=0, description="Seed of random images and statistics.")
+    seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of random images and statistics.")
 
 
 class EvaluationConfig(Frozen):
@@ -65,7 +65,7 @@ class EvaluationConfig(Frozen):
         default=0, ge=0, le=100,
         description="Name so many images that a model gets wrong, or on which it departs from the first, of each kind.",
     )  # fmt: skip
-    seed: int = Field(default=0, ge=0, description="Seed of the corruptions.")
+    seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of the corruptions.")
 
     @field_validator("sizes", mode="before")
     @classmethod

@@ -16,8 +16,8 @@ from tcnn.data.sources.names import is_image, sort_key
 from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import Amp, Progress, transform_for
 from tcnn.folding.fold import fused
-from tcnn.models.checks import unwrapped
-from tcnn.models.running import weights_dtype
+from tcnn.models.checks import refuse_without_values, unwrapped
+from tcnn.models.running import place_of, weights_dtype
 from tcnn.models.trace import check_size, evaluating, input_shape
 
 IMAGENET = 1000
@@ -99,10 +99,10 @@ def predict(
 
         model = open_model(str(model))
     model = unwrapped(model)
+    refuse_without_values(model, "predict")
     if size is not None:
         check_size(model, (size, size) if isinstance(size, int) else size)
-    place = torch.device(device) if device is not None else next((p.device for p in model.parameters()), None)
-    place = place or torch.device("cpu")
+    place = torch.device(device) if device is not None else place_of(model)
     transform, mode = transform_for(model, size, crop_pct), mode_of(input_shape(model)[0])
     found: list[Prediction] = []
     dtype = weights_dtype(model)
@@ -133,7 +133,7 @@ def predict_image(model: nn.Module, image: BinaryIO, *, top: int = 5) -> list[Gu
     Returns: the most probable classes first. Raises `RequestError` for what is no image, and for an output that is not
     finite.
     """
-    place = next((p.device for p in model.parameters()), torch.device("cpu"))
+    place = place_of(model)
     tensor = _decoded(image, transform_for(model), mode_of(input_shape(model)[0]))
     if not isinstance(tensor, Tensor):
         raise RequestError(f"cannot be read as an image ({shorten(tensor, 120)}); send another")

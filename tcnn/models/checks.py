@@ -116,4 +116,18 @@ def refuse_other_images(images: object) -> None:
     if not isinstance(images, Tensor) or images.dim() != 4 or not len(images):
         found = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
         raise RequestError(f"images: expected a tensor of shape (B, C, H, W), at least one image, found {found}")
+    kinds = {
+        "one on the meta device": images.is_meta,
+        f"one of {str(images.dtype).removeprefix('torch.')}": images.is_quantized or images.is_complex(),
+        "a sparse one": images.layout != torch.strided,
+    }
+    other = next((kind for kind, is_one in kinds.items() if is_one), None)
+    if other is not None:
+        raise RequestError(f"images: expected a dense tensor of real numbers, found {other}; give one in float32")
     refuse_not_finite(images)
+
+
+def refuse_no_flag(value: object, name: str) -> None:
+    """Raise `RequestError` for what is neither True nor False, under the argument's name."""
+    if not isinstance(value, bool):
+        raise RequestError(f"{name}: expected True or False, found {named(value)}")

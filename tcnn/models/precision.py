@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import nn
+
+from tcnn.layers.filters import is_standardised
+from tcnn.layers.gpsa import GPSA2d
 
 Place = tuple[str, str]
 """A backend and one of its operators, as PyTorch names them."""
@@ -70,6 +74,19 @@ def _matmul_precision() -> str | None:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
         return None
+
+
+def filters_are_rounded(source: nn.Module, converted: nn.Module) -> bool:
+    """Whether the converted model stores filters that its source standardises before every use, rounded below float64.
+
+    Attention holds the standardised filter itself, so the two differ by its rounding in float64, too.
+    """
+    layers = dict(source.named_modules())
+    return any(
+        layer.proj.dtype != torch.float64 and is_standardised(layers.get(name, layer))
+        for name, layer in converted.named_modules()
+        if isinstance(layer, GPSA2d)
+    )
 
 
 def emulated(amp: str, device: torch.device) -> str | None:

@@ -74,6 +74,11 @@ def weights_dtype(model: nn.Module) -> torch.dtype:
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
+def place_of(model: nn.Module) -> torch.device:
+    """The device of a model's weights; the CPU where it has none."""
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
 def empty_tables(model: nn.Module) -> dict[int, object]:
     """A memo for `copy.deepcopy` that has the empty tables of all modules: of hooks, buffers, children.
 
@@ -101,7 +106,7 @@ def in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 def logits_of(model: nn.Module, batch: Tensor, dtype: torch.dtype) -> Tensor:
     """Flattened outputs of a model for a batch (B, C, H, W) on any device, in its dtype, (B, …)."""
-    device = next(model.parameters()).device
+    device = place_of(model)
     # One image at a time in float64: its activations, not its weights, would set the memory that a conversion takes.
     parts = batch.split(1) if dtype == torch.float64 else (batch,)
     return torch.cat([flat(model(part.to(device=device, dtype=dtype)), len(part)) for part in parts])

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from tcnn.config import HARD_TEMPERATURE, VerificationConfig, build
 from tcnn.errors import RequestError
 from tcnn.layers.backends.selection import backend, use_backend
-from tcnn.layers.filters import is_standardised, pair
-from tcnn.models.checks import refuse_other_images, refuse_prepared, refuse_without_values, unwrapped
-from tcnn.models.precision import exact_arithmetic
+from tcnn.layers.filters import pair
+from tcnn.models.checks import refuse_no_flag, refuse_other_images, refuse_prepared, refuse_without_values, unwrapped
+from tcnn.models.precision import exact_arithmetic, filters_are_rounded
 from tcnn.models.randomise import layer_noise, noise_images, randomised
 from tcnn.models.running import (
     at_temperature,
@@ -68,6 +68,7 @@ def verify(
     are not finite, or a layer whose temperature is not a number above 0.
     """
     config = build(VerificationConfig, options, config)
+    refuse_no_flag(randomise, "randomise")
     source, converted = unwrapped(source), unwrapped(converted)
     refuse_prepared(converted, "verify")
     for model in (source, converted):
@@ -137,14 +138,13 @@ def _compare(
         shapes.extend(_shapes(f"what {name} makes of the same input", y, found))
 
     reference = in_dtype(source, dtype)
-    baked = any(is_standardised(reference.get_submodule(name)) for name in replaced)
     with evaluating(reference), told_in_one_line(source, batch), watch_layers(reference, replaced, try_layer):
         expected = logits_of(reference, batch, dtype)
     del reference
     candidate = in_dtype(converted, dtype)
     with evaluating(candidate):
         found = logits_of(candidate, batch, dtype)
-    rounded = baked and dtype == torch.float64 and next(converted.parameters()).dtype != torch.float64
+    rounded = dtype == torch.float64 and filters_are_rounded(source, converted)
     tight = dtype == torch.float64 and not rounded
     tolerance = config.tolerance_float64 if tight else config.tolerance_float32
     logits = errors(expected, found)

@@ -20,7 +20,8 @@ from tcnn.data.transforms import middle_of_strip
 from tcnn.errors import RequestError
 from tcnn.models.randomise import noise_images, randomised
 from tcnn.models.trace import input_shape
-from tcnn.verification.explain import Explanation, explain
+from tcnn.verification.explain import explain
+from tcnn.verification.explanation import Explanation
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify
 from tcnn.workflows.pipeline import Progress, Source, open_source, usable_device

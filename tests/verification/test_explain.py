@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import tcnn
-from tcnn.verification.explain import DECADES, _histogram, _worst, explain
+from tcnn.verification.explain import explain
+from tcnn.verification.explanation import DECADES, histogram_of, worst_place
 
 IMAGES = torch.randn(2, 3, 48, 40, generator=torch.Generator().manual_seed(0))
 
@@ -202,15 +203,52 @@ def test_every_layer_that_gives_a_tensor_is_compared() -> None:
     assert [one.first for one in explain(one, other, IMAGES).passes] == ["scaled.act", "scaled.act"]
 
 
+def test_what_a_layer_adds_itself_is_told_of_one_that_writes_into_its_input() -> None:
+    torch.manual_seed(0)
+    one = nn.Sequential(nn.Conv2d(3, 4, 3), nn.SiLU(inplace=True), nn.Conv2d(4, 4, 3))
+    for exact in explain(one, copy.deepcopy(one), IMAGES).passes:
+        assert [layer.own and layer.own.worst for layer in exact.layers] == [0, 0, 0]
+
+
+def test_rounded_filters_are_equal_as_verification_says(lively: Callable[..., nn.Module]) -> None:
+    source = lively("test_nfnet")
+    model = tcnn.convert(source).model
+    assert tcnn.verify(source, model, images=IMAGES).passed
+    found = explain(source, model, IMAGES)
+    assert found.equal and [one.tolerance for one in found.passes] == [1e-5, 1e-5]
+    assert not explain(source.double(), tcnn.convert(source).model.double(), IMAGES).passes[1].tolerance > 1e-10
+
+
+def test_weights_in_another_dtype_are_called_so(source: nn.Module, converted: nn.Module) -> None:
+    found = explain(source, converted.half(), IMAGES)
+    assert not found.equal
+    assert found.advice.startswith("Weights in float32 are compared with weights in float16: give both ")
+
+
+@pytest.mark.parametrize("wrong", [1e-4, {"float32": 1e-4}, {torch.float32: 0}, {torch.int64: 1}, {torch.float32: "a"}])
+def test_tolerances_that_are_none(wrong: object, source: nn.Module) -> None:
+    with pytest.raises(tcnn.TcnnError, match=r"^tolerances: expected relative errors above 0 by dtype, such as "):
+        explain(source, source, IMAGES, wrong)  # type: ignore[arg-type]
+
+
+def test_outputs_of_other_classes(lively: Callable[..., nn.Module]) -> None:
+    with pytest.raises(tcnn.TcnnError, match=r"found 7 and 5; give both as many classes, by num_classes$"):
+        explain(lively("test_resnet", num_classes=7), lively("test_resnet", num_classes=5), IMAGES)
+
+
+def test_models_without_weights() -> None:
+    assert explain(nn.Sequential(nn.Flatten()), nn.Sequential(nn.Flatten()), IMAGES).equal
+
+
 def test_differences_are_counted_by_powers_of_ten_of_the_largest_value() -> None:
     expected = torch.tensor([[100.0, 1.0, 2.0, 3.0, 4.0, 5.0]])
     found = expected + torch.tensor([[0.0, 0.5, 0.05, 1e15, torch.inf, 5e-4]])
-    assert _histogram(expected, found) == {DECADES.start: 1, -3: 1, -4: 1, -6: 1, DECADES.stop - 1: 2}
+    assert histogram_of(expected, found) == {DECADES.start: 1, -3: 1, -4: 1, -6: 1, DECADES.stop - 1: 2}
 
 
 def test_the_worst_place_is_told_however_small_it_is() -> None:
     expected, found = torch.zeros(2, 3, 4, 5), torch.zeros(2, 3, 4, 5)
-    assert _worst(expected, found) is None
+    assert worst_place(expected, found) is None
     found[1, 2, 3, 4] = -0.25
-    worst = _worst(expected, found)
+    worst = worst_place(expected, found)
     assert worst is not None and (worst.image, worst.index, worst.found) == (1, (2, 3, 4), -0.25)

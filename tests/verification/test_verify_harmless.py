@@ -2,6 +2,7 @@
 does every verb with a model on the meta device, and with what is no batch of images.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -154,6 +155,24 @@ def test_says_what_images_are(verb: str, made: tuple[nn.Module, nn.Module]) -> N
             OF_IMAGES[verb](*made, wrong)
         found = f"at least one image, found {tuple(wrong.shape)}"
         assert str(error.value) == f"images: expected a tensor of shape (B, C, H, W), {found}"
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # deprecated, and still there
+    QUANTISED = torch.quantize_per_tensor(IMAGES, 0.1, 0, torch.qint8)
+NO_NUMBERS = {
+    "one on the meta device": IMAGES.to("meta"),
+    "a sparse one": IMAGES.to_sparse(),
+    "one of complex64": IMAGES.to(torch.complex64),
+    "one of qint8": QUANTISED,
+}
+
+
+@pytest.mark.parametrize("found", NO_NUMBERS)
+@pytest.mark.parametrize("verb", OF_IMAGES)
+def test_images_are_real_numbers(verb: str, found: str, made: tuple[nn.Module, nn.Module]) -> None:
+    with pytest.raises(RequestError, match=f"^images: expected a dense tensor of real numbers, found {found}; give "):
+        OF_IMAGES[verb](*made, NO_NUMBERS[found])
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from tcnn.analysis.pages.page import pictures, template
 from tcnn.analysis.plots import style
 from tcnn.analysis.plots.gallery import NamedPlot
 from tcnn.files import replacing
-from tcnn.verification.explain import DECADES, Explanation
+from tcnn.verification.explanation import DECADES, Explanation
 from tcnn.version import __version__
 
 FLOOR = 1e-18
@@ -21,12 +21,17 @@ CEILING = 1e3
 
 def page(found: Explanation, reference: str, candidate: str) -> str:
     """The page, as a string; the models by their names."""
+    output = "the departing output" if any(one.first for one in found.passes) else "the models' outputs"
     drawn = [
         NamedPlot("by-layer", "Relative error of every layer's output, in both precisions.", by_layer(found)),
-        NamedPlot("histogram", "How many elements of the departing output differ by how much.", histogram(found)),
+        NamedPlot("histogram", f"How many elements of {output} differ by how much.", histogram(found)),
     ]
     return template("explanation.html").render(
-        title=f"{candidate} against {reference}", found=found, pictures=pictures(drawn), made_by=__version__
+        title=f"{candidate} against {reference}",
+        found=found,
+        output=output,
+        pictures=pictures(drawn),
+        made_by=__version__,
     )
 
 
