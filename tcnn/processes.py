@@ -20,6 +20,8 @@ _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _IDLE = 3
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 """Parameters of mallopt, from malloc.h."""
+MOST_WORKERS = 1024
+"""Processes that may be asked to load images: a slip of the keyboard is not to fill the machine."""
 
 
 @contextlib.contextmanager

@@ -16,14 +16,15 @@ from tcnn.analysis.images import Pictures, pictures_of
 from tcnn.analysis.measures import Measures, Parts, circle, measure
 from tcnn.analysis.recorded import RecordedLayer
 from tcnn.analysis.records import Head, Inspection, Layer, LayerMaps, Measure, NonLocality, Picture
+from tcnn.arguments import typed
 from tcnn.checkpoints.opening import open_model
 from tcnn.errors import RequestError
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms import positions
 from tcnn.layers.terms.positions import Pair
 from tcnn.models.checks import unwrapped
+from tcnn.models.running import usable_device
 from tcnn.models.trace import input_shape
-from tcnn.workflows.pipeline import usable_device
 
 BATCH = 4
 """Images per forward pass."""
@@ -32,6 +33,7 @@ DIGITS = 6
 """Decimals of the weights of a written map."""
 
 
+@typed()
 def inspect(
     model: nn.Module | str | Path,
     images: str | Path | Tensor | None = None,

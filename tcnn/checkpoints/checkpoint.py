@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from timm.models._input import get_model_args
 from torch import Tensor, nn
 
+from tcnn.arguments import typed
 from tcnn.checkpoints.files import (
     LEARNED_FROM,
     checkpoint_file,
@@ -35,7 +36,8 @@ from tcnn.conversion.ties import still_tied
 from tcnn.errors import CheckpointError, RequestError, one_line, shorten
 from tcnn.files import path_of, replacing
 from tcnn.layers.folded import FoldedGPSA2d
-from tcnn.models.checks import refuse_prepared, refuse_without_values, unwrapped
+from tcnn.models.checks import named, refuse_prepared, refuse_without_shapes, refuse_without_values, unwrapped
+from tcnn.models.running import usable_device
 from tcnn.models.trace import meta_copy
 from tcnn.verification.report import VerificationReport
 from tcnn.version import __version__
@@ -59,6 +61,7 @@ class Checkpoint(NamedTuple):
         return json.loads(self.metadata[name]) if name in self.metadata else None
 
 
+@typed()
 def save(
     model: nn.Module,
     path: str | Path,
@@ -97,6 +100,8 @@ def contents(
         raise RequestError(
             f"{type(model).__name__} was not converted by tcnn: call tcnn.convert first, then save its result"
         )
+    if not isinstance(verification, VerificationReport | None):
+        raise RequestError(f"verification: expected what tcnn.verify returned, found {named(verification)}")
     refuse_prepared(model, "save", but=(FoldedGPSA2d,))
     refuse_without_values(model, "save")
     cfg = {k: v for k, v in (getattr(model, "pretrained_cfg", None) or {}).items() if k != "state_dict"}
@@ -216,7 +221,8 @@ def load(
 
     Raises: `CheckpointError` for a file that is truncated, altered, foreign, or of another architecture.
     """
-    return assemble(read(path), source, str(path), **model_args).to(device)
+    place = device if str(device) == "meta" else usable_device(device)
+    return assemble(read(path), source, str(path), **model_args).to(place)
 
 
 def assemble(
@@ -225,14 +231,15 @@ def assemble(
     """Build the model of a checkpoint that was read."""
     report = checkpoint.conversion
     cfg = checkpoint.section("pretrained_cfg") or {}
-    base = architecture(report, name, model_args) if source is None else source
+    base = architecture(report, name, model_args) if source is None else unwrapped(source)
+    refuse_without_shapes(base)
     try:
         model = rebuild(meta_copy(base, buffers=False), report)
     except RequestError as error:
         raise CheckpointError(f"{name}: does not fit {type(base).__name__}: {error}") from error
     try:
         model.load_state_dict(_tie_parameters(model, checkpoint.tensors, name), strict=True, assign=True)
-    except RuntimeError as error:
+    except (RuntimeError, KeyError) as error:  # quantised layers ask for what is not there
         reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
         raise CheckpointError(f"{name}: does not fit {report.base_model}: {shorten(reason)}") from error
     if cfg:

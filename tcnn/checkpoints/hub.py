@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from timm.models._hub import save_config_for_hf
 from torch import nn
 
+from tcnn.arguments import typed
 from tcnn.checkpoints.checkpoint import contents
 from tcnn.checkpoints.files import licence_of
 from tcnn.conversion.report import ConversionReport
@@ -22,6 +23,7 @@ from tcnn.models.checks import unwrapped
 from tcnn.verification.report import VerificationReport
 
 
+@typed()
 def save_directory(
     model: nn.Module,
     path: str | Path,

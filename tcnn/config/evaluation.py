@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from tcnn.config.base import Frozen, Size
+from tcnn.processes import MOST_WORKERS
 
 SEVERITIES = (1, 2, 3, 4, 5)
 ALEXNET = "alexnet"
@@ -53,7 +54,9 @@ class EvaluationConfig(Frozen):
         "errors are known, else the first of several models.",
     )
     batch_size: int = Field(default=64, ge=1, description="Images of one forward pass.")
-    workers: int = Field(default=0, ge=0, description="Processes that load images; 0 loads in the main one.")
+    workers: int = Field(
+        default=0, ge=0, le=MOST_WORKERS, description="Processes that load images; 0 loads in the main one."
+    )
     device: str = Field(default="auto", description="Where the models run; `auto` is a GPU if there is one.")
     amp: Literal["float32", "bfloat16", "float16"] = Field(
         default="float32", description="The dtype that autocast computes in."

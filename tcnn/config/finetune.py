@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tcnn.config.base import Frozen, Size, Temperature
 from tcnn.config.conversion import ConversionConfig
+from tcnn.processes import MOST_WORKERS
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -86,7 +87,7 @@ class FinetuneConfig(Frozen):
     fraction: float = Field(
         default=1.0, gt=0, le=1, description="Class-balanced share of the training set; epochs grow by its inverse."
     )
-    workers: int = Field(default=4, ge=0, description="Processes that load and augment images.")
+    workers: int = Field(default=4, ge=0, le=MOST_WORKERS, description="Processes that load and augment images.")
     max_unreadable: int = Field(default=100, ge=0, description="Images that may turn out unreadable; more end the run.")
 
     # Optimizer and schedule.

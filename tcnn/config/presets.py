@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tcnn.arguments import typed
 from tcnn.config.base import build
 from tcnn.config.conversion import ConversionConfig
 from tcnn.config.finetune import FinetuneConfig
@@ -45,6 +46,7 @@ a rate single weights are noisy, the T-CNN's more so, since W_val and W_out mult
 """
 
 
+@typed("preset")
 def finetune_config(
     preset: str = "paper",
     file: Path | None = None,

@@ -23,6 +23,7 @@ from tcnn.data.order import epoch_order
 from tcnn.data.transforms import Transform
 from tcnn.data.worker import Batch, Item, Samples, start_worker
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, one_line
+from tcnn.processes import MOST_WORKERS
 
 __all__ = ["Batch", "EvaluationLoader", "TrainingLoader", "worker_death"]
 
@@ -47,8 +48,8 @@ class _Loader:
     """A torch `DataLoader` whose worker processes live until `close`, and never longer than this process."""
 
     def __init__(self, samples: Samples, workers: int, pin_memory: bool) -> None:
-        if workers < 0:
-            raise RequestError(f"workers: expected 0 or more processes, found {workers}")
+        if not 0 <= workers <= MOST_WORKERS:
+            raise RequestError(f"workers: expected 0 to {MOST_WORKERS} processes, found {workers}")
         self._plan = _Plan()
         self._passes = 0
         with _without_worker_warning():

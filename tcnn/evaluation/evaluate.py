@@ -20,15 +20,16 @@ from timm.data import create_transform, resolve_model_data_config
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from tcnn.arguments import typed
 from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import Batch, EvaluationLoader
 from tcnn.data.transforms import Transform, middle_of_strip
-from tcnn.errors import RequestError
+from tcnn.errors import RequestError, shorten
 from tcnn.evaluation.corruptions import Corruption, MixedCorruption
 from tcnn.evaluation.scores import ClassScore, Confusion, Evaluation
 from tcnn.folding.fold import fused
 from tcnn.models.checks import no_module, refuse_without_values, unwrapped
-from tcnn.models.running import weights_dtype
+from tcnn.models.running import place_of, usable_device, weights_dtype
 from tcnn.models.trace import evaluating, input_shape
 
 Amp = Literal["float32", "bfloat16", "float16"]
@@ -56,6 +57,7 @@ class _ProcessResult(NamedTuple):
     seconds: float
 
 
+@typed()
 def evaluate(
     model: nn.Module,
     data: ImageSet,
@@ -111,13 +113,13 @@ def evaluate(
         raise RequestError(f"evaluate: {world} processes need torch.distributed.init_process_group first")
     if isinstance(model, DistributedDataParallel):
         model = model.module  # its forward would wait for the other processes, whose batches may be fewer
-    place = torch.device(device) if device is not None else next((p.device for p in model.parameters()), None)
+    place = usable_device(device) if device is not None else place_of(model)
     loader = EvaluationLoader(
         data, transform_for(model, size, crop_pct, corruption, seed), batch_size=batch_size, workers=workers,
-        rank=rank, world=world, pin_memory=place is not None and place.type == "cuda",
+        rank=rank, world=world, pin_memory=place.type == "cuda",
     )  # fmt: skip
     with closing(loader), evaluating(model), fused(model):
-        part = _count(model, loader, data, place or torch.device("cpu"), amp, channels_last, class_subset, progress,
+        part = _count(model, loader, data, place, amp, channels_last, class_subset, progress,
                       observe)  # fmt: skip
     parts = [part]
     if world > 1:
@@ -233,10 +235,13 @@ def _columns(logits: Any, columns: Tensor | None, classes: int) -> Tensor:
         if outputs != classes:
             raise RequestError(f"the model tells {outputs} classes apart, the data set has {classes}")
         return logits
-    if len(columns) != classes or int(columns.max()) >= outputs or int(columns.min()) < 0:
+    within = (
+        columns.dim() == 1 and not columns.is_floating_point() and all(0 <= one < outputs for one in columns.tolist())
+    )
+    if not within or len(columns) != classes:
         raise RequestError(
             f"class_subset: expected one of the model's {outputs} outputs for each of the data set's {classes} "
-            f"classes, found {len(columns)} between {int(columns.min())} and {int(columns.max())}"
+            f"classes, found {shorten(str(columns.tolist()), 60)}"
         )
     return logits[:, columns]
 

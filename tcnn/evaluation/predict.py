@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from timm.data import ImageNetInfo
 from torch import Tensor, nn
 
+from tcnn.arguments import typed
 from tcnn.data.decode import decode, mode_of, reason
 from tcnn.data.sources.folder import open_at_once, walk
 from tcnn.data.sources.names import is_image, sort_key
@@ -17,7 +18,7 @@ from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import Amp, Progress, transform_for
 from tcnn.folding.fold import fused
 from tcnn.models.checks import refuse_without_values, unwrapped
-from tcnn.models.running import place_of, weights_dtype
+from tcnn.models.running import place_of, usable_device, weights_dtype
 from tcnn.models.trace import check_size, evaluating, input_shape
 
 IMAGENET = 1000
@@ -61,6 +62,7 @@ class PredictionReport(BaseModel):
     """and how many both could read."""
 
 
+@typed()
 def predict(
     model: nn.Module | str | Path,
     images: str | Path | Iterable[str | Path],
@@ -102,7 +104,7 @@ def predict(
     refuse_without_values(model, "predict")
     if size is not None:
         check_size(model, (size, size) if isinstance(size, int) else size)
-    place = torch.device(device) if device is not None else place_of(model)
+    place = usable_device(device) if device is not None else place_of(model)
     transform, mode = transform_for(model, size, crop_pct), mode_of(input_shape(model)[0])
     found: list[Prediction] = []
     dtype = weights_dtype(model)
@@ -155,6 +157,8 @@ def image_files(images: str | Path | Iterable[str | Path]) -> list[Path]:
         if not isinstance(name, str | os.PathLike):
             kind = type(name).__name__
             raise RequestError(f"images: expected the paths of files or folders, found {kind}; save images first")
+        if not str(name):  # Path("") is the working directory
+            raise RequestError("images: expected the paths of files or folders, found an empty name")
         path = Path(name).expanduser()
         if path.is_dir():
             inside = sorted(walk(path)[0], key=sort_key)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tcnn.arguments import typed
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError, VerificationError
 from tcnn.evaluation.evaluate import input_settings
@@ -39,6 +40,7 @@ INTERPOLATIONS = ("bilinear", "bicubic", "lanczos")
 """Ways to resize that the page knows."""
 
 
+@typed()
 def export_explorer(
     model: nn.Module,
     folder: str | Path,

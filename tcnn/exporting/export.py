@@ -16,6 +16,7 @@ from torch import nn
 from torch.export import load as load_program
 from torch.export import save as save_program
 
+from tcnn.arguments import typed
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError, one_line, shorten
 from tcnn.exporting import onnx_file as export_onnx
@@ -58,6 +59,7 @@ class Exported(NamedTuple):
     """An `onnx.ModelProto`, or None."""
 
 
+@typed("dynamic", "format")
 def export(
     model: nn.Module,
     path: str | Path,

@@ -18,7 +18,7 @@ from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.filters import load_filter
 from tcnn.layers.folded import FoldedGPSA2d, HeadKind, keeps_value
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.models.checks import refuse_prepared
+from tcnn.models.checks import refuse_prepared, refuse_without_shapes, unwrapped
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.running import errors, in_dtype, logits_of, replacements, told_in_one_line, top1_agreement
 from tcnn.models.trace import evaluating, meta_copy, parameter_count
@@ -53,12 +53,17 @@ def convolutions_of(
     record: ConversionReport, source: nn.Module | None, layers: dict[str, GPSA2d]
 ) -> dict[str, nn.Conv2d]:
     """The convolution that each layer was converted from, without its weights; with its stride if that was removed."""
-    base = checkpoint.architecture(record, record.base_model, {}) if source is None else source
-    plain = rebuild(meta_copy(base, buffers=False), record.model_copy(update={"layers": ()}))
+    base = checkpoint.architecture(record, record.base_model, {}) if source is None else unwrapped(source)
+    refuse_without_shapes(base)
+    plain = dict(rebuild(meta_copy(base, buffers=False), record.model_copy(update={"layers": ()})).named_modules())
     found = {}
     for name in layers:
-        conv = plain.get_submodule(name)
-        assert isinstance(conv, nn.Conv2d)  # noqa: S101 - it was converted, and so is one
+        conv = plain.get(name)
+        if not isinstance(conv, nn.Conv2d):
+            raise RequestError(
+                f"source: expected the CNN that was converted, with a convolution {name}; found "
+                f"{'none' if conv is None else type(conv).__name__} there in {type(base).__name__}"
+            )
         found[name] = conv
     return found
 

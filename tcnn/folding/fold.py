@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from tcnn.arguments import typed
 from tcnn.config import VerificationConfig, build
 from tcnn.config.base import ErrorStats
 from tcnn.conversion.carry import copy_with
@@ -51,6 +52,7 @@ class Folding(NamedTuple):
     report: FoldReport
 
 
+@typed()
 def fold(
     model: nn.Module,
     max_error: float | None = None,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from tcnn.arguments import typed
 from tcnn.config import VerificationConfig, build
 from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import unconverted
@@ -52,6 +53,7 @@ POSITIONAL = 0.5
 
 
 @torch.no_grad()
+@typed()
 def prune(
     model: nn.Module,
     far: float | None = None,

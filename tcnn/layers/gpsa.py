@@ -8,6 +8,7 @@ import torch
 from timm.layers import use_fused_attn
 from torch import Tensor, nn
 
+from tcnn.arguments import at_least, typed
 from tcnn.config import HARD_TEMPERATURE, PositionKind
 from tcnn.layers import filters
 from tcnn.layers.backends import convolution, reference
@@ -93,6 +94,7 @@ class GPSA2d(AttentionLayer):
     attn: AttentionPoint | None
     """Where attention is not fused: what its maps pass through."""
 
+    @typed("content")
     def __init__(
         self,
         in_channels: int,
@@ -154,6 +156,9 @@ class GPSA2d(AttentionLayer):
         self.fused_attn = bool(use_fused_attn())
         self.head_dim = default_head_dim(in_channels, taps) if head_dim is None else head_dim
 
+        at_least(1, in_channels=in_channels, out_channels=out_channels, head_dim=self.head_dim)
+        at_least(0, content_heads=content_heads)
+
         def empty(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
 
@@ -198,6 +203,7 @@ class GPSA2d(AttentionLayer):
 
     @classmethod
     @torch.no_grad()
+    @typed("content")
     def from_conv2d(
         cls,
         conv: nn.Conv2d,

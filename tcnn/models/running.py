@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.config.base import ErrorStats
-from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, out_of_memory, shorten
+from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, one_line, out_of_memory, shorten
 from tcnn.layers.base import TEMPERATURES
 from tcnn.layers.gpsa import GPSA2d
 
@@ -77,6 +77,18 @@ def weights_dtype(model: nn.Module) -> torch.dtype:
 def place_of(model: nn.Module) -> torch.device:
     """The device of a model's weights; the CPU where it has none."""
     return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def usable_device(name: torch.device | str) -> torch.device:
+    """The device of this name (`auto` is a GPU if there is one); raises `EnvironmentFailure` if it is not available."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.zeros((), device=device).item()  # the meta device fails here
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
+        raise EnvironmentFailure(f"--device {name}: not usable here ({one_line(error)}); use cpu") from error
+    return device
 
 
 def empty_tables(model: nn.Module) -> dict[int, object]:

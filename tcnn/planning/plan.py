@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from tcnn.arguments import typed
 from tcnn.config import FinetuneConfig, build
 from tcnn.conversion.surgery import convert
 from tcnn.data.image_set import ImageSet
@@ -64,6 +65,7 @@ class _Run(NamedTuple):
     say: Say
 
 
+@typed()
 def plan(
     model: str | Path | nn.Module,
     data: str | Path | ImageSet,

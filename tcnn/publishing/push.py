@@ -13,6 +13,7 @@ from torch import nn
 
 from tcnn.analysis.inspect import inspect
 from tcnn.analysis.plots import has_plots, require_plots
+from tcnn.arguments import typed
 from tcnn.checkpoints import checkpoint, hub
 from tcnn.checkpoints.files import checkpoint_file, is_ours, unfinished
 from tcnn.checkpoints.hub import model_card
@@ -62,6 +63,7 @@ class Drawn(NamedTuple):
     caption: str
 
 
+@typed("repository")
 def push_to_hub(
     source: str | Path | nn.Module,
     repository: str,

@@ -66,7 +66,7 @@ def join_processes(device: str) -> Iterator[Processes]:
 
 def process_device(device: str, processes: Processes) -> torch.device:
     """The device of this process; raises `EnvironmentFailure` for an unusable one."""
-    from tcnn.workflows.pipeline import usable_device
+    from tcnn.models.running import usable_device
 
     if device in ("auto", "cuda") and torch.cuda.is_available():
         device = f"cuda:{processes.local_rank}"

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 from torch import nn
 
+from tcnn.arguments import typed
 from tcnn.config import FinetuneConfig, build
 from tcnn.config.finetune import DEFAULT_SPLIT
 from tcnn.data.image_set import ImageSet
@@ -62,6 +63,7 @@ class FinetuneResult(BaseModel):
     """The models before and after, if they were compared; without classes and single images."""
 
 
+@typed()
 def finetune(
     model: str | Path | nn.Module,
     data: str | Path | ImageSet,

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from tcnn.arguments import typed
 from tcnn.config import HARD_TEMPERATURE, VerificationConfig, build
 from tcnn.errors import RequestError
 from tcnn.layers.backends.selection import backend, use_backend
@@ -36,6 +37,7 @@ from tcnn.verification.report import AsRun, Drift, DtypePass, LayerError, Verifi
 Pass = TypeVar("Pass", bound=DtypePass)
 
 
+@typed()
 def verify(
     source: nn.Module,
     converted: nn.Module,

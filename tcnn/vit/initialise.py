@@ -13,10 +13,12 @@ from timm.models.convmixer import ConvMixer
 from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
 
+from tcnn.arguments import typed
 from tcnn.errors import RequestError, one_line
 from tcnn.files import check_output, replacing
 from tcnn.layers.initialise import mimetic
-from tcnn.models.checks import unwrapped
+from tcnn.models.checks import refuse_other_images, unwrapped
+from tcnn.models.running import told_in_one_line
 from tcnn.models.trace import evaluating
 from tcnn.vit import impulse
 from tcnn.vit.convit import initialise_convit
@@ -32,6 +34,7 @@ VALUE, IDENTITY = 0.4, 0.4
 
 
 @torch.no_grad()
+@typed("initialisation", "positions")
 def initialise(
     model: nn.Module,
     initialisation: Initialisation = "impulse",
@@ -78,6 +81,10 @@ def initialise(
     if positions not in (None, *get_args(Positions)):
         raise RequestError(f"positions: expected {' or '.join(get_args(Positions))}, found {positions!r}")
     model = unwrapped(model)
+    if images is not None:
+        refuse_other_images(images)
+    if not 0 <= seed < 2**63:
+        raise RequestError(f"seed: expected a whole number from 0 to 2⁶³ − 1, found {seed}")
     notes = unseen_pixels(model)
     generator = torch.Generator().manual_seed(seed)
     if isinstance(model, ConVit):
@@ -122,7 +129,7 @@ def _initialise_vit(
         place_positions(vit, tokens, batch)
     layers = []
     names = {module: name for name, module in vit.named_modules()}
-    with evaluating(vit):
+    with evaluating(vit), told_in_one_line(vit, batch):
         for attention, z in attention_inputs(vit, batch):
             if progress is not None:
                 progress(names[attention])

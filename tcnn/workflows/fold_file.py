@@ -15,8 +15,9 @@ from tcnn.files import check_file, file_digest
 from tcnn.folding.fold import Progress, fold
 from tcnn.folding.prune import prune
 from tcnn.folding.report import FoldResult, PruningAccuracy, Speed
+from tcnn.models.running import usable_device
 from tcnn.models.trace import evaluating, input_shape
-from tcnn.workflows.pipeline import is_directory, usable_device
+from tcnn.workflows.pipeline import is_directory
 from tcnn.workflows.recheck import load_images
 
 Accuracy = Callable[[nn.Module, nn.Module], PruningAccuracy]

@@ -16,8 +16,9 @@ from tcnn.checkpoints.opening import architecture_of, open_model, refuse_argumen
 from tcnn.config import ConversionConfig, VerificationConfig
 from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import convert, without_stride
-from tcnn.errors import EnvironmentFailure, OutputError, RequestError, VerificationError, one_line
+from tcnn.errors import OutputError, RequestError, VerificationError
 from tcnn.files import check_file, check_output, file_digest
+from tcnn.models.running import usable_device
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify
 from tcnn.zoo.catalogue import cnn_of, is_converted, is_weights_file
@@ -245,18 +246,6 @@ def is_directory(output: Path) -> bool:
             f"{output}: expected a name that ends in .safetensors, or a directory, found {output.suffix!r}"
         )
     return True
-
-
-def usable_device(name: str) -> torch.device:
-    """The device of this name (`auto` is a GPU if there is one); raises `EnvironmentFailure` if it is not available."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.zeros((), device=device).item()  # the meta device fails here
-    except (RuntimeError, AssertionError) as error:
-        raise EnvironmentFailure(f"--device {name}: not usable here ({one_line(error)}); use cpu") from error
-    return device
 
 
 def raise_if_failed(report: VerificationReport, what: str) -> None:

@@ -19,12 +19,13 @@ from tcnn.data.sources.folder import open_at_once, select_files
 from tcnn.data.transforms import middle_of_strip
 from tcnn.errors import RequestError
 from tcnn.models.randomise import noise_images, randomised
+from tcnn.models.running import usable_device
 from tcnn.models.trace import input_shape
 from tcnn.verification.explain import explain
 from tcnn.verification.explanation import Explanation
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify
-from tcnn.workflows.pipeline import Progress, Source, open_source, usable_device
+from tcnn.workflows.pipeline import Progress, Source, open_source
 from tcnn.zoo.catalogue import is_converted, is_weights_file
 
 TCNNS = (*ConversionConfig.model_fields, "anneal_steps")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 from torch import nn
 
@@ -99,6 +100,21 @@ def test_an_accuracy_from_before_a_fold_is_said_to_be(tcnn: Run, file: Path) -> 
 def test_the_kind_of_positions_is_told(tcnn: Run, lively: Callable[..., nn.Module]) -> None:
     package.save(package.convert(lively(), position="quadratic").model, "q.safetensors")
     assert "2 layers of stage layer4, stride keep, positions quadratic" in tcnn("info", "q.safetensors").out
+
+
+def test_classes_and_channels_are_the_models_own(tcnn: Run) -> None:
+    source = timm.create_model("test_resnet", num_classes=7, in_chans=1)
+    package.save(package.convert(source).model, "t.safetensors")
+    told = tcnn("info", "t.safetensors", "--json").json
+    assert (told["classes"], told["input_size"][0]) == (7, 1)
+
+
+def test_a_truncated_file_is_said_to_be(tcnn: Run, lively: Callable[..., nn.Module]) -> None:
+    package.save(package.convert(lively()).model, "t.safetensors")
+    whole = Path("t.safetensors").read_bytes()
+    for kept in (len(whole) - 1, len(whole) // 2, 6):
+        Path("t.safetensors").write_bytes(whole[:kept])
+        assert "t.safetensors: not a whole safetensors file" in tcnn("info", "t.safetensors").error(2)
 
 
 def test_names_are_told_from_the_catalogue(tcnn: Run) -> None:

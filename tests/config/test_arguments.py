@@ -1,7 +1,10 @@
 """What a public function is given and cannot use is refused in one line that names the argument."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -10,7 +13,8 @@ from torch import nn
 
 import tcnn
 from tcnn.config import ConversionConfig, VerificationConfig, build
-from tcnn.errors import NoAttentionError, RequestError
+from tcnn.errors import NoAttentionError, RequestError, TcnnError
+from tcnn.training.recipe.optim import parameter_groups
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +52,80 @@ def test_what_is_neither_true_nor_false(wrong: object, source: nn.Module) -> Non
     for call in (lambda: tcnn.verify(source, model, randomise=wrong), lambda: tcnn.fold(model, randomise=wrong)):  # type: ignore[arg-type]
         with pytest.raises(RequestError, match=r"^randomise: expected True or False, found "):
             call()
+
+
+@pytest.fixture(scope="module")
+def model(source: nn.Module) -> nn.Module:
+    return tcnn.convert(source).model
+
+
+CALLS: dict[str, Callable[[Any, Any, Path], object]] = {
+    "top: expected a whole number, found 'five'": lambda s, m, at: tcnn.predict(m, at, top="five"),
+    "top: expected a whole number, found True": lambda s, m, at: tcnn.predict(m, at, top=True),
+    "size: expected a whole number, (a whole number, a whole number) or None, found (1,)": (
+        lambda s, m, at: tcnn.predict(m, at, size=(1,))
+    ),
+    "crop_pct: expected a number or None, found '0.9'": lambda s, m, at: tcnn.predict(m, at, crop_pct="0.9"),
+    "amp: expected float32, bfloat16, float16, found 'half'": lambda s, m, at: tcnn.predict(m, at, amp="half"),
+    "images: expected the paths of files or folders, found an empty name": lambda s, m, at: tcnn.predict(m, ""),
+    "--device abacus: not usable here": lambda s, m, at: tcnn.predict(m, at, device="abacus"),
+    "--device 0.5: not usable here": lambda s, m, at: tcnn.load(at, device=0.5),
+    "query: expected (a number, a number), found 0.5": lambda s, m, at: tcnn.inspect(m, query=0.5),
+    "against: expected a list, found 'resnet18'": lambda s, m, at: tcnn.inspect(m, against="resnet18"),
+    "max_error: expected a number or None, found '1%'": lambda s, m, at: tcnn.fold(m, max_error="1%"),
+    "far: expected a number or None, found []": lambda s, m, at: tcnn.prune(m, far=[]),
+    "source: expected the CNN that was converted, with a convolution layer4.0.conv1; found none there in Identity": (
+        lambda s, m, at: tcnn.fold(m, source=nn.Identity())
+    ),
+    "source: expected the CNN that was converted, with a convolution layer4.0.conv1; found GPSA2d there in ResNet": (
+        lambda s, m, at: tcnn.fold(m, source=m)
+    ),
+    "model: expected a module, found 'resnet18'": lambda s, m, at: tcnn.fold(m, source="resnet18"),
+    "0: its shape is not known": lambda s, m, at: tcnn.fold(m, source=nn.Sequential(nn.LazyConv2d(3, 3))),
+    "verification: expected what tcnn.verify returned, found a value of type bool": (
+        lambda s, m, at: tcnn.save(m, at / "a.safetensors", True)
+    ),
+    "sections: expected a dict or None, found 'training'": (
+        lambda s, m, at: tcnn.save_directory(m, at / "a", sections="training")
+    ),
+    "force: expected True or False, found 'no'": lambda s, m, at: tcnn.save(m, at / "a.safetensors", force="no"),
+    "evaluations: expected a list, found 'e.json'": (
+        lambda s, m, at: tcnn.push_to_hub(m, "a/b", evaluations="e.json", dry_run=True)
+    ),
+    "seed: expected a whole number, found 'one'": lambda s, m, at: tcnn.initialise(s, seed="one"),
+    "images: expected a tensor of shape (B, C, H, W)": lambda s, m, at: tcnn.initialise(s, images=3),
+    "options: expected a dict or None, found 5": lambda s, m, at: tcnn.finetune_config(options=5),
+    "assignments: expected a list, found 'lr=1'": lambda s, m, at: tcnn.finetune_config(assignments="lr=1"),
+    "config: expected a FinetuneConfig, found a value of type dict": lambda s, m, at: parameter_groups(m, {}),
+    "position: expected isotropic, quadratic, relative, relative-content, found 'learned'": (
+        lambda s, m, at: tcnn.GPSA2d(4, 8, 3, position="learned")
+    ),
+    "content_heads: expected 0 or more, found -1": lambda s, m, at: tcnn.GPSA2d(4, 8, 3, content_heads=-1),
+    "head_dim: expected 1 or more, found 0": (
+        lambda s, m, at: tcnn.GPSA2d.from_conv2d(nn.Conv2d(4, 8, 3), head_dim=0)
+    ),
+    "in_channels: expected 1 or more, found 0": lambda s, m, at: tcnn.GPSA2d(0, 8, 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", CALLS)
+def test_an_argument_of_another_kind(said: str, source: nn.Module, model: nn.Module, tmp_path: Path) -> None:
+    Image.new("RGB", (32, 32)).save(tmp_path / "a.png")
+    with pytest.raises(TcnnError) as error:
+        CALLS[said](source, model, tmp_path)
+    assert str(error.value).startswith(said)
+    assert "\n" not in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+
+
+def test_what_numpy_and_tuples_of_another_kind_are_good_for(model: nn.Module, tmp_path: Path) -> None:
+    Image.new("RGB", (32, 32)).save(tmp_path / "a.png")
+    (one,) = tcnn.predict(model, tmp_path, top=np.int64(2), size=[np.int32(32), 32], crop_pct=np.float32(1))
+    assert len(one.guesses) == 2
+
+
+def test_python_tells_of_arguments_that_there_are_not(model: nn.Module) -> None:
+    with pytest.raises(TypeError, match=r"^predict\(\) missing 1 required positional argument: 'images'$"):
+        tcnn.predict(model)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^fold\(\) got an unexpected keyword argument 'error'"):
+        tcnn.fold(model, error=0.1)  # type: ignore[call-arg]

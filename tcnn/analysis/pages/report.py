@@ -18,6 +18,7 @@ from tcnn.analysis.plots import gallery
 from tcnn.analysis.plots.training import epochs
 from tcnn.analysis.reading.evaluations import EvaluatedRow, EvaluationFile, read_evaluation
 from tcnn.analysis.reading.rundirs import Epoch, Run, metadata, read_run
+from tcnn.arguments import typed
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError, TcnnError, one_line, shorten
 from tcnn.files import check_file, path_of, replacing
@@ -43,6 +44,7 @@ class Written(BaseModel):
     """What the report lacks, and why."""
 
 
+@typed()
 def report(
     run: str | Path,
     images: str | Path | None = None,

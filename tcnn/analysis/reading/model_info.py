@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,7 @@ def of_metadata(name: str, told: Mapping[str, Any], **more: Any) -> ModelInfo:
     """What the metadata of a checkpoint say, its JSON decoded; `more` goes over it."""
     report: dict[str, Any] = told["conversion"]
     cfg, training = told.get("pretrained_cfg") or {}, told.get("training") or {}
+    args: dict[str, Any] = report.get("model_args") or {}  # what it was built with goes over what timm's model is
     source = told.get("source")
     earlier = source.get("training") if isinstance(source, dict) else None
     labels = told.get("label_names") or cfg.get("label_names")
@@ -115,14 +116,23 @@ def of_metadata(name: str, told: Mapping[str, Any], **more: Any) -> ModelInfo:
         stage=report.get("stage"), layers=len(report.get("layers") or ()),
         stride=(report.get("config") or {}).get("stride"), position=_position(report),
         parameters_before=report.get("parameters_before"), parameters=report.get("parameters_after"),
-        input_size=tuple(cfg.get("input_size") or ()) or None,
-        classes=cfg.get("num_classes"), label_names=tuple(labels) if labels else None,
+        input_size=_input_size(cfg.get("input_size"), args), classes=args.get("num_classes", cfg.get("num_classes")),
+        label_names=tuple(labels) if labels else None,
         license=licence_of(cfg, weights, (earlier or {}).get("weights")),
         verification=_verified(told.get("verification")), fold=_fold(told.get("fold")), training=_trained(training),
         source_training=_trained(earlier or {}),
         tcnn_version=str(told.get("tcnn_version")),
     )  # fmt: skip
     return found.model_copy(update=more)
+
+
+def _input_size(usual: Sequence[int] | None, args: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """(channels, height, width) of a model of this usual size that was built with these arguments."""
+    if not usual:
+        return None
+    channels, *size = usual
+    given = args.get("img_size") or size
+    return args.get("in_chans") or channels, *((given, given) if isinstance(given, int) else given)
 
 
 def of_config(name: str, config: Mapping[str, Any], **more: Any) -> ModelInfo:

@@ -1,6 +1,7 @@
 """Read a run directory (configuration, metrics, checkpoint metadata) without torch; note what is missing."""
 
 import json
+import os
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
@@ -176,17 +177,21 @@ def _json(file: Path, missing: list[str], otherwise: str) -> dict[str, Any] | No
 def metadata(file: Path) -> dict[str, Any]:
     """Read the metadata of a safetensors file, with its JSON sections decoded; raises `RequestError` with one line.
 
-    Only the head of the file is read: 8 bytes with its length, then JSON. Nothing is checked against the digest, for
-    which all of the file would have to be read.
+    Only the head of the file is read: 8 bytes with its length, then JSON. A file is refused that ends before its last
+    tensor does; nothing is checked against the digest, for which all of the file would have to be read.
     """
     try:
         with file.open("rb") as handle:
             (length,) = struct.unpack("<Q", handle.read(8))
             if length > MAX_HEADER:
                 raise ValueError(f"a header of {length} bytes")
-            raw = json.loads(handle.read(length)).get("__metadata__") or {}
+            header = json.loads(handle.read(length))
+            raw = header.pop("__metadata__", None) or {}
+            end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+            if 8 + length + end > os.fstat(handle.fileno()).st_size:
+                raise ValueError("truncated")
             return decoded(raw)
-    except (OSError, ValueError, AttributeError, struct.error) as error:
+    except (OSError, ValueError, AttributeError, KeyError, TypeError, IndexError, struct.error) as error:
         raise RequestError(f"{file.name}: not a whole safetensors file; what was converted is not known") from error
 
 

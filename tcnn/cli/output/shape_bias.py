@@ -24,7 +24,7 @@ def measure(
     """Measure every model on a folder of cue-conflict images, print and draw."""
     from tcnn.errors import RequestError
     from tcnn.evaluation.shape_bias import ShapeBiasReport, conflicts, shape_bias
-    from tcnn.workflows.pipeline import usable_device
+    from tcnn.models.running import usable_device
 
     if len(config.sizes) > 1:
         raise RequestError("--size: with --shape-bias one size at a time")

@@ -22,8 +22,8 @@ from tcnn.evaluation.comparing.single_images import Looked, changes, mistakes
 from tcnn.evaluation.evaluate import NAMED_UNREADABLE, evaluate, input_settings
 from tcnn.evaluation.outcomes import Observer
 from tcnn.evaluation.scores import Evaluation
+from tcnn.models.running import usable_device
 from tcnn.models.trace import input_shape, parameter_count
-from tcnn.workflows.pipeline import usable_device
 
 Progress = Callable[[int, int, str], None]
 """Called with images done, images in total, and a description."""

@@ -25,6 +25,7 @@ from tcnn.layers.filters import is_standardised
 from tcnn.layers.gpsa import GPSA2d, filter_to_proj
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms import kinds
+from tcnn.models.checks import named, unwrapped
 
 LOOKAHEAD = "lookahead_step"
 """The counter that timm's Lookahead has among its settings."""
@@ -45,6 +46,11 @@ def parameter_groups(model: nn.Module, config: FinetuneConfig) -> list[dict[str,
     pull it to 0, not there, and W_out behind it decays as the filter did. All other parameters are divided as timm
     divides them: biases and normalisation do not decay.
     """
+    model = unwrapped(model)
+    if not isinstance(config, FinetuneConfig):
+        raise RequestError(
+            f"config: expected a FinetuneConfig, found {named(config)}; make one by tcnn.finetune_config"
+        )
     rates = {
         "gating_param": config.gating_lr, "query": config.attention_lr, "key": config.attention_lr,
         "value": config.value_lr, "proj": config.output_lr, **dict.fromkeys(kinds.PARAMETERS, config.position_lr),

@@ -136,7 +136,7 @@ def command(
         from tcnn.evaluation.comparing.report import csv_rows, timm_rows
         from tcnn.evaluation.held_out import measured_by_default
         from tcnn.models.precision import emulated
-        from tcnn.workflows.pipeline import usable_device
+        from tcnn.models.running import usable_device
 
     if slow := emulated(config.amp, usable_device(config.device)):
         console.note(slow)

@@ -59,7 +59,7 @@ def command(
         from tcnn.checkpoints.opening import open_model
         from tcnn.evaluation.predict import class_names, image_files, predict, side_by_side
         from tcnn.models.precision import emulated
-        from tcnn.workflows.pipeline import usable_device
+        from tcnn.models.running import usable_device
 
     files, place = image_files(images), usable_device(device)
     if slow := emulated(amp, place):
