@@ -29,7 +29,16 @@ from tcnn.training.recipe.objective import check_teacher
 from tcnn.training.recipe.optim import create_optimizer, gpsa_layers
 from tcnn.training.record import Sources, check_settings, leaked, record_of
 from tcnn.training.runs import resume as points
-from tcnn.training.runs.callbacks import BASELINE_PHASE, Callbacks, Progress, Report, Say, StopCheck, stop_on_signal
+from tcnn.training.runs.callbacks import (
+    BASELINE_PHASE,
+    Callbacks,
+    Progress,
+    Report,
+    Say,
+    StopCheck,
+    StopRequest,
+    stop_on_signal,
+)
 from tcnn.training.runs.recorder import check_tensorboard
 from tcnn.training.runs.resume import Position
 from tcnn.training.runs.rundir import BASELINE, RunDirectory
@@ -129,7 +138,7 @@ def finetune(
         if baseline:
             baseline_config(config)
             check_baseline(model)
-        result, sets = _finetune(sources, directory, config, processes, callbacks)
+        result, sets = _finetune(sources, directory, config, processes, callbacks, more=baseline or compare)
         cnn = _baseline(sources, directory, config, processes, callbacks, sets) if baseline else None
         device, first = process_device(config.device, processes), processes.first
     if first and (baseline or compare):
@@ -167,7 +176,8 @@ def _baseline(
 
     own = baseline_config(sets[2]).model_copy(update={"size": start.size})
     own_sets = (*sets[:2], own)
-    result, _ = _finetune(cnn, directory._replace(run=run), own, processes, replace(callbacks, report=report), own_sets)
+    callbacks = replace(callbacks, report=report)
+    result, _ = _finetune(cnn, directory._replace(run=run), own, processes, callbacks, own_sets, more=True)
     return result
 
 
@@ -187,7 +197,7 @@ class _Directory(NamedTuple):
 
 def _finetune(
     sources: Sources, directory: _Directory, config: FinetuneConfig, processes: Processes, callbacks: Callbacks,
-    opened: DataSets | None = None,
+    opened: DataSets | None = None, more: bool = False,
 ) -> tuple[FinetuneResult, DataSets]:  # fmt: skip
     started = time.monotonic()
     device = process_device(config.device, processes)
@@ -246,8 +256,8 @@ def _finetune(
             trainer.restore(point)
             say(_resume_note(point.position, loader.steps))
         position = trainer.run(stop)
-    rows = run.rows("epoch")
-    last: dict[str, Any] = rows[-1]["val"] if rows else {"top1": 0.0, "top5": None}
+        _heed(stop, more, processes, config.device, directory)
+    last = _last_scores(run)
     result = FinetuneResult(
         model=record["model"], out=str(run.path), best=str(run.best), last=str(run.last), epochs=position.epoch,
         updates=position.updates, top1=last["top1"], top5=last["top5"], best_top1=position.best or 0.0,
@@ -256,6 +266,18 @@ def _finetune(
         unreadable=position.unreadable, notes=notes, seconds=round(time.monotonic() - started, 1),
     )  # fmt: skip
     return result, (train_set, val_set, config)
+
+
+def _heed(stop: StopRequest, more: bool, processes: Processes, device: str, directory: _Directory) -> None:
+    """Raise `Stopped` for a stop that came in the last validation, if `more` is to be done after it."""
+    if more and any(processes.sum([float(bool(stop))], process_device(device, processes))):
+        raise stop.stopped(f"stopped after the last epoch; go on with --resume --out {directory.run.path}")
+
+
+def _last_scores(run: RunDirectory) -> dict[str, Any]:
+    rows = run.rows("epoch")
+    scores: dict[str, Any] = rows[-1]["val"] if rows else {"top1": 0.0, "top5": None}
+    return scores
 
 
 def _resume_note(position: Position, steps: int) -> str:

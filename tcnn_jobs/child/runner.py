@@ -10,6 +10,7 @@ from types import FrameType
 
 from tcnn.errors import EnvironmentFailure, Stopped, TcnnError, one_line
 from tcnn.processes import QuickExit, die_with_parent, keep_freed_memory, let_others_go_first, loading
+from tcnn.signals import is_importing
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Outcome, Reporter, public
 from tcnn_jobs.model.jobs import Failure, Progress
 from tcnn_jobs.retry import error_code
@@ -73,6 +74,8 @@ def _failed(error: Exception, attempt: AttemptDirectory, assignment: Assignment)
 def _stop(number: int, frame: FrameType | None) -> None:
     """Signal handler: raise `Stopped`. Training has its own, which ends after a step; elsewhere nothing is to save."""
     _asked.append(number)
+    if is_importing(frame):  # what is raised there may pass through C++, which aborts the process
+        os._exit(Stopped.exit_code)
     raise Stopped("asked to stop")
 
 

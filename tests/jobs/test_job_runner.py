@@ -1,11 +1,13 @@
 """What leaves a job's process in words."""
 
 import errno
+import importlib
 import json
 import os
 import shutil
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -60,12 +62,42 @@ def swallow(directory: Path) -> None:
     sys.exit(runner.main(directory, os.getppid()))
 
 
-def test_a_stop_that_a_library_turns_into_its_own_error_is_still_a_stop(tmp_path: Path) -> None:
-    """safetensors, interrupted in the middle of a file, calls the file damaged: a drained job would have failed."""
+LIBRARY = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+    while True:
+        pass
+except Exception:  # an optional part cannot be loaded, and is done without
+    pass
+"""
+
+
+def load(directory: Path) -> None:
+    """A job's process that is asked to stop while its task loads a library."""
+
+    def task(assignment: Assignment, directory: AttemptDirectory, reporter: Reporter) -> Result:
+        importlib.import_module("a_library_of_the_task")
+        os._exit(1)  # here it would go on for hours
+
+    sys.path.insert(0, str(directory.parent))
+    tasks.TASKS[Kind.TRANSFORM] = task
+    sys.exit(runner.main(directory, os.getppid()))
+
+
+@pytest.mark.parametrize("target", [swallow, load])
+def test_a_stop_that_a_library_turns_into_its_own_error_is_still_a_stop(
+    tmp_path: Path, target: Callable[[Path], None]
+) -> None:
+    """safetensors, interrupted in the middle of a file, calls the file damaged: a drained job would have failed.
+
+    Others, interrupted while they are loaded, do without a part, or abort the process in C++.
+    """
     directory = AttemptDirectory(tmp_path / "1")
     directory.create()
     directory.write(Assignment(job="job_1", claim=1, kind=Kind.TRANSFORM, request={"model": "resnet18"}))
-    process = processes.Process(target=swallow, args=(directory.path,))
+    (tmp_path / "a_library_of_the_task.py").write_text(LIBRARY, encoding="utf-8")
+    process = processes.Process(target=target, args=(directory.path,))
     process.start()
     process.join(120)
     assert process.exitcode == 75

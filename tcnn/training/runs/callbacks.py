@@ -14,7 +14,9 @@ from types import FrameType
 
 from pydantic import BaseModel
 
+from tcnn import signals
 from tcnn.errors import Stopped
+from tcnn.starting import end_at_once
 
 BASELINE_PHASE = "baseline "
 """What the phases of a baseline's training begin with."""
@@ -22,6 +24,8 @@ Say = Callable[[str], None]
 StopCheck = Callable[[], bool]
 SIGNALS = (signal.SIGTERM, signal.SIGINT, *((signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()))
 """SIGHUP is what a process gets when its terminal goes, as when an ssh connection drops."""
+SAME_PRESS = 0.2
+"""Seconds within which a Ctrl-C that comes twice was pressed once, and passed on by a program in between."""
 
 
 class Progress(BaseModel):
@@ -115,23 +119,28 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signal(asked: StopCheck = lambda: False) -> Iterator[StopRequest]:
-    """Context that catches `SIGNALS`; a second one ends the process at once. Only works in the main thread.
+    """Context that catches `SIGNALS`; a second Ctrl-C ends the process at once. Only works in the main thread.
 
-    A SIGHUP that is ignored stays ignored: `nohup` asks for that.
+    Other signals come twice without anybody's impatience: `timeout` and schedulers send SIGTERM to a process and to its
+    group, and a process that trains gets it from torchrun, too; who cannot wait sends SIGKILL. A SIGHUP that is ignored
+    stays ignored: `nohup` asks for that.
     """
     request = StopRequest(asked)
+    pressed = 0.0
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if request.number is not None:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(signal.Signals(number))
-        request.number = number
+        nonlocal pressed
+        before, pressed = pressed, time.monotonic() if number == signal.SIGINT else pressed
+        if before and pressed - before > SAME_PRESS:
+            end_at_once(number)
+        request.number = request.number or number
 
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
     caught = [number for number in SIGNALS if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, ask) for number in caught}
+    request.number = signals.take_over()
     try:
         yield request
     finally:
