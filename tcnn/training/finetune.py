@@ -176,8 +176,8 @@ def _baseline(
 
     own = baseline_config(sets[2]).model_copy(update={"size": start.size})
     own_sets = (*sets[:2], own)
-    callbacks = replace(callbacks, report=report)
-    result, _ = _finetune(cnn, directory._replace(run=run), own, processes, callbacks, own_sets, more=True)
+    beside = replace(callbacks, report=report)
+    result, _ = _finetune(cnn, directory._replace(run=run), own, processes, beside, own_sets, more=True)
     return result
 
 
