@@ -92,20 +92,23 @@ def test_a_stop_reaches_every_process(tmp_path: Path) -> None:
     assert process.returncode == 75, said
     assert "go on with --resume" in said and "Traceback" not in said
     assert processes_of(tmp_path) == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "run"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "run", "tmp"]
+    assert list((tmp_path / "tmp").glob("torchelastic*")) == []
 
 
 def launched(folder: Path) -> "subprocess.Popen[str]":
     """A long run in `folder/run` that has written two resume points."""
     colours(folder / "images")
+    (folder / "tmp").mkdir()
     options = {**TINY, "epochs": 200, "checkpoint_steps": 1}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(folder / "tmp")}
     process = subprocess.Popen(
         [
             sys.executable, "-m", "tcnn", "finetune", "test_resnet", "--no-pretrained", "--data", "images", "--preset",
             "quick", "--nproc", "2", "--out", "run",
             *(w for key, value in options.items() for w in ("--set", f"{key}={'null' if value is None else value}")),
         ],
-        cwd=folder, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True,
+        cwd=folder, env=environment, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     deadline = time.monotonic() + 200
     while len(points(folder / "run" / "resume")) < 2:

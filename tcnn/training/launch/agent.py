@@ -12,8 +12,9 @@ def main(exchange: str, num_workers: str, parent: str) -> None:
     from torch.distributed.run import main as torchrun  # no second is lost in which nobody would end this
 
     torchrun([
-        "--standalone", "--max-restarts=0", f"--nproc-per-node={num_workers}", "-m", "tcnn.training.launch.rank",
-        exchange, str(os.getpid()),
+        "--standalone", "--max-restarts=0", f"--nproc-per-node={num_workers}",
+        f"--log-dir={exchange}/torchrun",  # it would be a directory in /tmp that nobody removes
+        "-m", "tcnn.training.launch.rank", exchange, str(os.getpid()),
     ])  # fmt: skip
 
 
