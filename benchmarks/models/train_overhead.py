@@ -27,7 +27,7 @@ from benchmarks.reporting import hardware, versions
 from tcnn.config import ConversionConfig, FinetuneConfig, finetune_config
 from tcnn.data.image_set import open_dataset, training_transform
 from tcnn.data.loader import TrainingLoader
-from tcnn.evaluation.evaluate import input_settings
+from tcnn.models.trace import input_settings
 from tcnn.training.recipe.optim import create_optimizer
 from tcnn.training.updates.step import MixedPrecision
 

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tcnn.data.image_set import ImageSet, class_balanced
-from tcnn.evaluation.evaluate import input_settings, transform_for
+from tcnn.evaluation.evaluate import transform_for
 from tcnn.files import replacing
 from tcnn.folding.fold import fused
+from tcnn.models.trace import input_settings
 
 BATCH = 100
 

@@ -14,10 +14,11 @@ from tcnn.data.decode import decode, mode_of, reason
 from tcnn.data.sources.folder import open_at_once, select_files
 from tcnn.data.transforms import middle_of_strip
 from tcnn.errors import RequestError, readable, shorten
-from tcnn.evaluation.evaluate import input_settings, transform_for
+from tcnn.evaluation.evaluate import transform_for
 from tcnn.files import path_of
 from tcnn.layers.terms.positions import Pair
 from tcnn.models.checks import refuse_other_images
+from tcnn.models.trace import input_settings
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,12 @@ def read_pictures(where: str | Path, model: nn.Module, limit: int = 32, size: Pa
 
 
 def seen(batch: Tensor, model: nn.Module) -> Sequence[NDArray[numpy.uint8]]:
-    """Pixels of model inputs: (B, C, H, W) without the normalisation, as (H, W, 3) each."""
+    """Pixels of model inputs: (B, C, H, W) without the normalisation, as (H, W, 3) each; grey unless colour."""
     settings: dict[str, Any] = input_settings(model)
     mean, std = (torch.tensor(settings[name]).view(1, -1, 1, 1) for name in ("mean", "std"))
-    plain = ((batch.detach().cpu().float() * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)
+    if batch.shape[1] != len(mean[0]):
+        raise RequestError(f"images: expected {len(mean[0])} channels, as the model takes, found {batch.shape[1]}")
+    plain = (batch.detach().cpu().float() * std + mean) * 255
+    plain = plain if batch.shape[1] == 3 else plain.mean(1, keepdim=True)
+    plain = plain.round().clamp(0, 255).to(torch.uint8)
     return list(plain.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).numpy())

@@ -38,6 +38,10 @@ def save_directory(
         raise RequestError(
             f"{type(model).__name__} is no timm model: write one .safetensors file instead of a directory"
         )
+    if not hasattr(model, "num_classes"):
+        raise RequestError(
+            f"{type(model).__name__} has no classes, as timm's hub layout expects: write one .safetensors file instead"
+        )
     tensors, metadata = contents(model, verification, sections)
     if model.conversion_report.folded:  # type: ignore[union-attr]
         raise RequestError(f"{path}: timm has no name for a folded model: write one .safetensors file instead")

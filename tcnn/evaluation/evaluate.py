@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from timm.data import create_transform, resolve_model_data_config
+from timm.data import create_transform
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,9 +28,9 @@ from tcnn.errors import RequestError, shorten
 from tcnn.evaluation.corruptions import Corruption, MixedCorruption
 from tcnn.evaluation.scores import ClassScore, Confusion, Evaluation
 from tcnn.folding.fold import fused
-from tcnn.models.checks import no_module, refuse_without_values, unwrapped
+from tcnn.models.checks import no_module, refuse_without_values
 from tcnn.models.running import place_of, usable_device, weights_dtype
-from tcnn.models.trace import evaluating, input_shape
+from tcnn.models.trace import evaluating, input_settings
 
 Amp = Literal["float32", "bfloat16", "float16"]
 Progress = Callable[[int], None]
@@ -160,20 +160,6 @@ def transform_for(
         steps.insert(first_tensor, made)
     transform.transforms.insert(0, middle_of_strip)
     return transform
-
-
-def input_settings(model: nn.Module) -> dict[str, Any]:
-    """timm's `input_size`, `mean`, `std`, `interpolation`, `crop_pct` and `crop_mode` of a model.
-
-    For a model that was built for grey images timm keeps the statistics of three channels: here they are averaged.
-    """
-    settings: dict[str, Any] = resolve_model_data_config(unwrapped(model))
-    channels = input_shape(model)[0]
-    settings["input_size"] = (channels, *settings["input_size"][1:])
-    for name in ("mean", "std"):
-        if channels == 1:
-            settings[name] = (sum(settings[name]) / len(settings[name]),)
-    return settings
 
 
 def _count(

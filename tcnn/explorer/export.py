@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from tcnn.arguments import typed
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError, VerificationError
-from tcnn.evaluation.evaluate import input_settings
 from tcnn.evaluation.predict import class_names
 from tcnn.explorer.network import WithAttention, check_attention, describe_layers
 from tcnn.exporting import onnx_file
@@ -32,7 +31,7 @@ from tcnn.models.checks import refuse_without_values, unwrapped
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import noise
 from tcnn.models.running import errors
-from tcnn.models.trace import evaluating, input_shape
+from tcnn.models.trace import evaluating, input_settings, input_shape
 from tcnn.version import __version__
 
 Progress = Callable[[str], None]

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
@@ -18,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.base import AttentionLayer
-from tcnn.models.checks import refuse_without_shapes
+from tcnn.models.checks import refuse_without_shapes, unwrapped
 from tcnn.models.running import empty_tables, failure, first_of, weights_dtype
 
 
@@ -94,6 +95,20 @@ def input_shape(model: nn.Module, input_size: tuple[int, int] | None = None) -> 
     default = traits.get("img_size") or cfg.get("input_size") or converted_at or (224, 224)
     height, width = input_size or default[-2:]
     return channels or next(iter(cfg.get("input_size") or (3,))), height, width
+
+
+def input_settings(model: nn.Module) -> dict[str, Any]:
+    """timm's `input_size`, `mean`, `std`, `interpolation`, `crop_pct` and `crop_mode` of a model.
+
+    For a model that was built for images of other channels timm keeps the statistics of three: here they are averaged.
+    """
+    settings: dict[str, Any] = resolve_model_data_config(unwrapped(model))
+    channels = input_shape(model)[0]
+    settings["input_size"] = (channels, *settings["input_size"][1:])
+    for name in ("mean", "std"):
+        if len(settings[name]) != channels:
+            settings[name] = (sum(settings[name]) / len(settings[name]),) * channels
+    return settings
 
 
 def _image_channels(model: nn.Module) -> int | None:

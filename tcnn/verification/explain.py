@@ -11,8 +11,9 @@ from tcnn.config import HARD_TEMPERATURE
 from tcnn.config.base import ErrorStats
 from tcnn.errors import RequestError
 from tcnn.layers.backends.selection import use_backend
+from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.models.checks import refuse_other_images, refuse_without_values, unwrapped
+from tcnn.models.checks import refuse_other_images, refuse_prepared, refuse_without_values, unwrapped
 from tcnn.models.precision import exact_arithmetic, filters_are_rounded
 from tcnn.models.running import (
     at_temperature,
@@ -69,8 +70,8 @@ def explain(
     """Explain how a model differs from another of the same architecture, or from the CNN that it was converted from.
 
     Layers are matched by dotted name; both models run on the same images in float32 and float64, attention as
-    attention, and every layer of the second once more on the input that it has in the first. A T-CNN is compared at
-    τ = 1/46, where it is to equal its CNN.
+    attention, and every layer of the second once more on the input that it has in the first. T-CNNs are compared at
+    τ = 1/46, where they are to equal their CNN.
 
     Args:
         images: (B, C, H, W), as both models expect them.
@@ -83,6 +84,7 @@ def explain(
     reference, candidate = unwrapped(reference), unwrapped(candidate)
     for model in (reference, candidate):
         refuse_without_values(model, "explain")
+        refuse_prepared(model, "explain", but=(FoldedGPSA2d,))
     refuse_other_images(images)
     bounds = {**TOLERANCES, **_checked(tolerances)}
     if filters_are_rounded(reference, candidate):
@@ -93,7 +95,13 @@ def explain(
     passes, worst = [], None
     histogram: dict[int, int] = {}
     unmatched = sorted(_leaves(reference) ^ _leaves(candidate))
-    with exact_arithmetic(), torch.no_grad(), use_backend("fused"), _in_hard_limit(candidate):
+    with (
+        exact_arithmetic(),
+        torch.no_grad(),
+        use_backend("fused"),
+        _in_hard_limit(reference),
+        _in_hard_limit(candidate),
+    ):
         for dtype, bound in bounds.items():
             ours, theirs, expected, found = _run(reference, candidate, images, dtype, names)
             _refuse_other_shapes(expected, found)
@@ -109,7 +117,7 @@ def explain(
             one, other = (ours.outputs[first], theirs.outputs[first]) if first else (expected, found)
             if not histogram or first:
                 histogram, worst = histogram_of(one, other), worst_place(one, other)
-    verdict, advice = words(passes, (weights_dtype(reference), weights_dtype(candidate)))
+    verdict, advice = words(passes, (weights_dtype(reference), weights_dtype(candidate)), worst)
     return Explanation(
         passes=tuple(passes), unmatched=tuple(unmatched), histogram=histogram, worst=worst, verdict=verdict,
         advice=advice,

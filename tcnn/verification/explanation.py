@@ -1,5 +1,7 @@
 """Explanation of a difference: the layer that departs, errors by powers of ten, the worst place, verdict and advice."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -85,11 +87,12 @@ def worst_place(expected: Tensor, found: Tensor) -> Place | None:
     return Place(image=image, index=tuple(index), expected=float(expected[place]), found=float(found[place]))
 
 
-def words(passes: list[PrecisionPass], stored: tuple[torch.dtype, torch.dtype]) -> tuple[str, str]:
+def words(passes: list[PrecisionPass], stored: tuple[torch.dtype, torch.dtype], worst: Place | None) -> tuple[str, str]:
     """The verdict and what to try, from the most exact pass that departs.
 
     Args:
         stored: the dtypes of both models' weights.
+        worst: where the departing output differs most.
     """
     departing = [one for one in passes if one.first is not None or one.logits.worst > one.tolerance]
     if not departing:
@@ -115,9 +118,21 @@ def words(passes: list[PrecisionPass], stored: tuple[torch.dtype, torch.dtype]) 
     if stored[0] != stored[1]:
         one, other = (str(dtype).removeprefix("torch.") for dtype in stored)
         return verdict, f"Weights in {one} are compared with weights in {other}: give both models in the same dtype."
+    if worst is not None and not math.isfinite(worst.expected):
+        return (
+            verdict,
+            "It gives NaN or infinity in the first model, too: look at that one's weights, and at the images.",
+        )
+    if layer.kinds[1] == "FoldedGPSA2d":
+        return (
+            verdict,
+            "Its heads were folded or pruned: compare it with the model that they were folded in, by tcnn fold.",
+        )
     if "Norm" in layer.kinds[1]:
         return verdict, "Its statistics or scales differ: was one of the models trained on, or put into training mode?"
-    if layer.kinds[1] == "GPSA2d":
+    if layer.kinds[0] != layer.kinds[1] and "GPSA2d" not in layer.kinds:
+        return verdict, "It is another kind of layer: are both models of one architecture, with the same arguments?"
+    if "GPSA2d" in layer.kinds:
         advice = (
             "It has another filter than the convolution: other source weights (--weights, --against), or trained since."
         )

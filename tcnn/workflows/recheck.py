@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from timm.data import create_transform, resolve_model_data_config
+from timm.data import create_transform
 from torch import Tensor, nn
 
 from tcnn.checkpoints import checkpoint
@@ -20,7 +20,7 @@ from tcnn.data.transforms import middle_of_strip
 from tcnn.errors import RequestError
 from tcnn.models.randomise import noise_images, randomised
 from tcnn.models.running import usable_device
-from tcnn.models.trace import input_shape
+from tcnn.models.trace import input_settings
 from tcnn.verification.explain import explain
 from tcnn.verification.explanation import Explanation
 from tcnn.verification.report import VerificationReport
@@ -201,8 +201,9 @@ def load_images(directory: Path, model: nn.Module, limit: int = 32) -> Tensor:
         raise RequestError(
             f"{directory}: expected a directory of images, found {'a file' if directory.exists() else 'nothing'}"
         )
-    mode = mode_of(input_shape(model)[0])
-    transform = create_transform(**resolve_model_data_config(model), is_training=False)
+    settings = input_settings(model)
+    mode = mode_of(settings["input_size"][0])
+    transform = create_transform(**settings, is_training=False)
     batch = []
     for file in select_files(directory, limit):
         try:

@@ -58,7 +58,8 @@ class Explorer:
         from tcnn.analysis.images import seen
         from tcnn.data.decode import decode, mode_of, reason
         from tcnn.data.transforms import middle_of_strip
-        from tcnn.evaluation.evaluate import input_settings, transform_for
+        from tcnn.evaluation.evaluate import transform_for
+        from tcnn.models.trace import input_settings
 
         mode = mode_of(input_settings(self.model)["input_size"][0])
         try:

@@ -132,6 +132,17 @@ def test_grey_models(tmp_path: Path, lively: Callable[..., nn.Module]) -> None:
     found = read_pictures(tmp_path, lively(in_chans=1), size=SIZE)
     assert found.tensors.shape == (1, 1, *SIZE)
     assert (found.seen[0] == found.seen[0][..., :1]).all()
+    assert load_images(tmp_path, lively(in_chans=1)).shape[:2] == (1, 1)
+
+
+@pytest.mark.parametrize("channels", [2, 4])
+def test_tensors_of_other_channels(channels: int, lively: Callable[..., nn.Module]) -> None:
+    model = lively(in_chans=channels)
+    (shown,) = seen(torch.zeros(1, channels, 4, 5), model)
+    assert shown.shape == (4, 5, 3)
+    assert numpy.unique(shown).tolist() == [round(255 * sum(model.pretrained_cfg["mean"]) / 3)]
+    with pytest.raises(RequestError, match=rf"^images: expected {channels} channels, as the model takes, found 3$"):
+        seen(torch.zeros(1, 3, 4, 5), model)
 
 
 def test_models_that_take_no_pictures(tmp_path: Path, lively: Callable[..., nn.Module]) -> None:

@@ -118,6 +118,15 @@ def test_an_argument_of_another_kind(said: str, source: nn.Module, model: nn.Mod
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
 
 
+def test_features_have_no_place_in_timms_hub_layout(tmp_path: Path) -> None:
+    features = timm.create_model("t_test_resnet", features_only=True)
+    for write in (lambda: tcnn.save_directory(features, tmp_path / "a"), lambda: tcnn.push_to_hub(features, "a/b")):
+        with pytest.raises(RequestError, match=r"^FeatureListNet [^\n]+: write one \.safetensors file instead"):
+            write()
+    assert not any(tmp_path.iterdir())
+    tcnn.save(features, tmp_path / "a.safetensors")
+
+
 def test_what_numpy_and_tuples_of_another_kind_are_good_for(model: nn.Module, tmp_path: Path) -> None:
     Image.new("RGB", (32, 32)).save(tmp_path / "a.png")
     (one,) = tcnn.predict(model, tmp_path, top=np.int64(2), size=[np.int32(32), 32], crop_pct=np.float32(1))

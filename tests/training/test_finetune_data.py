@@ -13,7 +13,7 @@ from tiny_runs import TwoConvs, colours, run, seeded, tiny
 import tcnn
 from tcnn.data.image_set import open_dataset, split_off
 from tcnn.errors import RequestError
-from tcnn.evaluation.evaluate import input_settings
+from tcnn.models.trace import input_settings
 from tcnn.training.distributed import Processes
 from tcnn.training.preparing.inputs import training_loader
 from tcnn.training.preparing.prepare import prepare

@@ -231,6 +231,34 @@ def test_tolerances_that_are_none(wrong: object, source: nn.Module) -> None:
         explain(source, source, IMAGES, wrong)  # type: ignore[arg-type]
 
 
+def test_t_cnns_at_any_temperature_are_compared_in_the_hard_limit(source: nn.Module) -> None:
+    model = tcnn.convert(source, temperature=1).model
+    for one, other in ((model, model), (model, source), (copy.deepcopy(model), tcnn.convert(source).model)):
+        assert explain(one, other, IMAGES).equal
+    assert all(layer.position_temperature == 1 for layer in model.modules() if isinstance(layer, tcnn.GPSA2d))
+
+
+def test_what_was_folded_or_fused(source: nn.Module) -> None:
+    model = tcnn.convert(source, temperature=1).model
+    assert explain(source, tcnn.prune(model, far=0.5).model, IMAGES).advice.startswith(
+        "Its heads were folded or pruned"
+    )
+    with pytest.raises(
+        tcnn.TcnnError, match=r"was fused, for inference only; explain the model that it was fused from$"
+    ):
+        explain(source, tcnn.fuse(model), IMAGES)
+
+
+def test_another_kind_of_layer_and_values_that_are_no_numbers_are_called_so() -> None:
+    one = nn.Sequential(nn.Conv2d(3, 4, 3), nn.SiLU(), nn.Conv2d(4, 4, 3))
+    other = copy.deepcopy(one)
+    other[1] = nn.ReLU()
+    assert explain(one, other, IMAGES).advice.startswith("It is another kind of layer")
+    with torch.no_grad():
+        one[0].weight.fill_(torch.nan)
+    assert explain(one, one, IMAGES).advice.startswith("It gives NaN or infinity in the first model, too")
+
+
 def test_outputs_of_other_classes(lively: Callable[..., nn.Module]) -> None:
     with pytest.raises(tcnn.TcnnError, match=r"found 7 and 5; give both as many classes, by num_classes$"):
         explain(lively("test_resnet", num_classes=7), lively("test_resnet", num_classes=5), IMAGES)

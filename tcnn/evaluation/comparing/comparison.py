@@ -19,11 +19,11 @@ from tcnn.evaluation import imagenet_variants as imagenet
 from tcnn.evaluation.comparing.paired import Answers, Tally, image_names, paired_differences
 from tcnn.evaluation.comparing.report import Comparison, Row, corruption_scores, errors, set_corruption_errors
 from tcnn.evaluation.comparing.single_images import Looked, changes, mistakes
-from tcnn.evaluation.evaluate import NAMED_UNREADABLE, evaluate, input_settings
+from tcnn.evaluation.evaluate import NAMED_UNREADABLE, evaluate
 from tcnn.evaluation.outcomes import Observer
 from tcnn.evaluation.scores import Evaluation
 from tcnn.models.running import usable_device
-from tcnn.models.trace import input_shape, parameter_count
+from tcnn.models.trace import input_settings, input_shape, parameter_count
 
 Progress = Callable[[int, int, str], None]
 """Called with images done, images in total, and a description."""

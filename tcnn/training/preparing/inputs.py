@@ -10,7 +10,7 @@ from tcnn.config.finetune import DEFAULT_SPLIT
 from tcnn.data.image_set import ImageSet, class_balanced, open_dataset, split_off, training_transform
 from tcnn.data.loader import TrainingLoader
 from tcnn.errors import RequestError
-from tcnn.evaluation.evaluate import input_settings
+from tcnn.models.trace import input_settings
 from tcnn.training.distributed import Processes
 from tcnn.training.preparing.prepare import Start
 from tcnn.training.recipe.objective import uses_mixup
