@@ -54,7 +54,6 @@ SMALL = {
     "benchmarks/drawing/tiny_darknet_of_timm.py": "a model that registers itself when it is imported",
     "benchmarks/gpu_tests.py": "a process of its own",
     "benchmarks/models/initial_hits.py": "a script",
-    "tcnn/analysis/images.py": "images as a model takes them and as people see them, for all of analysis",
     "tcnn/analysis/pages/explanation.py": "a page of its own, which loads torch, as the pages beside it must not",
     "tcnn/data/order.py": "a leaf of four files that would import each other",
     "tcnn/evaluation/corruptions/levels.py": "a leaf of all corruptions",

@@ -9,7 +9,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from tcnn.errors import RequestError, named
 
-Size = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
+MOST_PIXELS = 2**16
+"""Side of the largest image that may be asked for; PyTorch and PIL end with an OverflowError far above."""
+Side = Annotated[int, Field(ge=1, le=MOST_PIXELS)]
+Size = tuple[Side, Side]
 """(height, width) in pixels."""
 
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tcnn.arguments import typed
+from tcnn.config.base import MOST_PIXELS
 from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import Batch, EvaluationLoader
 from tcnn.data.transforms import Transform, middle_of_strip
@@ -145,8 +146,8 @@ def transform_for(
     settings = input_settings(model)
     if size is not None:
         height, width = (size, size) if isinstance(size, int) else size
-        if min(height, width) < 1:
-            raise RequestError(f"size: expected at least 1 pixel, found {height}×{width}")
+        if not 1 <= min(height, width) <= max(height, width) <= MOST_PIXELS:
+            raise RequestError(f"size: expected 1 to {MOST_PIXELS} pixels each way, found {height}×{width}")
         settings["input_size"] = (settings["input_size"][0], height, width)
     if crop_pct is not None:
         if not 0 < crop_pct <= 1:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from tcnn.config.base import ErrorStats, Record
+from tcnn.config.base import MOST_PIXELS, ErrorStats, Record
 from tcnn.errors import EnvironmentFailure, RequestError
 
 Format = Literal["onnx", "torch"]
@@ -105,8 +105,8 @@ def check_axes(dynamic: str, fixed: bool) -> None:
 
 def check_options(size: tuple[int, int] | None, batch: int, tolerance: float) -> None:
     """Raise `RequestError` for an invalid size, batch or tolerance."""
-    if size is not None and min(size) < 1:
-        raise RequestError(f"size: expected at least one pixel each way, found {size[0]}×{size[1]}")
+    if size is not None and not 1 <= min(size) <= max(size) <= MOST_PIXELS:
+        raise RequestError(f"size: expected 1 to {MOST_PIXELS} pixels each way, found {size[0]}×{size[1]}")
     if batch < 1:
         raise RequestError(f"batch: expected one image or more, found {batch}")
     if not 0 < tolerance < float("inf"):

@@ -83,8 +83,7 @@ def initialise(
     model = unwrapped(model)
     if images is not None:
         refuse_other_images(images)
-    if not 0 <= seed < 2**63:
-        raise RequestError(f"seed: expected a whole number from 0 to 2⁶³ − 1, found {seed}")
+    _check_seed(seed)
     notes = unseen_pixels(model)
     generator = torch.Generator().manual_seed(seed)
     if isinstance(model, ConVit):
@@ -96,6 +95,11 @@ def initialise(
     else:
         report = _initialise_vit(model, initialisation, images, seed, window, peak, positions, generator, progress)
     return report.model_copy(update={"notes": notes})
+
+
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**63:
+        raise RequestError(f"seed: expected a whole number from 0 to 2⁶³ − 1, found {seed}")
 
 
 def unseen_pixels(model: nn.Module) -> tuple[str, ...]:
@@ -186,9 +190,10 @@ def initialise_file(
     ``--initial-checkpoint`` and by `tcnn finetune` as ``--weights``. `options` are those of `initialise`.
     """
     check_output(output, force)
-    seed = options.get("seed", 0)
+    seed = int(str(options.get("seed", 0)))
+    _check_seed(seed)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(str(seed)))
+        torch.manual_seed(seed)
         model = create_source(name, False, **(model_args or {}))  # type: ignore[arg-type]
     report = initialise(model, initialisation, progress=progress, **options)  # type: ignore[arg-type]
     report = report.model_copy(update={"model": name})

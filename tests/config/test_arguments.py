@@ -15,6 +15,7 @@ import tcnn
 from tcnn.config import ConversionConfig, VerificationConfig, build
 from tcnn.errors import NoAttentionError, RequestError, TcnnError
 from tcnn.training.recipe.optim import parameter_groups
+from tcnn.vit.initialise import initialise_file
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +94,9 @@ CALLS: dict[str, Callable[[Any, Any, Path], object]] = {
         lambda s, m, at: tcnn.push_to_hub(m, "a/b", evaluations="e.json", dry_run=True)
     ),
     "seed: expected a whole number, found 'one'": lambda s, m, at: tcnn.initialise(s, seed="one"),
+    "seed: expected a whole number from 0 to 2⁶³ − 1, found 9223372036854775808": (
+        lambda s, m, at: initialise_file("test_vit", at / "v.safetensors", seed=2**63)
+    ),
     "images: expected a tensor of shape (B, C, H, W)": lambda s, m, at: tcnn.initialise(s, images=3),
     "options: expected a dict or None, found 5": lambda s, m, at: tcnn.finetune_config(options=5),
     "assignments: expected a list, found 'lr=1'": lambda s, m, at: tcnn.finetune_config(assignments="lr=1"),

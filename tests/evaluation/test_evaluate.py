@@ -181,8 +181,9 @@ def test_nothing_can_be_read(tmp_path: Path, lively: Callable[..., nn.Module]) -
     [
         ({"class_subset": [0, 1]}, "class_subset: expected one of the model's 7 outputs for each of the data set's 7"),
         ({"class_subset": range(1, 8)}, "class_subset: expected one of the model's 7 outputs"),
-        ({"size": 0}, "size: expected at least 1 pixel, found 0×0"),
-        ({"size": (32, -1)}, "size: expected at least 1 pixel, found 32×-1"),
+        ({"size": 0}, "size: expected 1 to 65536 pixels each way, found 0×0"),
+        ({"size": (32, -1)}, "size: expected 1 to 65536 pixels each way, found 32×-1"),
+        ({"size": 10**30}, "size: expected 1 to 65536 pixels each way, found 1000"),
         ({"crop_pct": 0}, "crop_pct: expected a share above 0 and up to 1, found 0"),
         ({"corruption": ("fogs", 1)}, "'fogs' is no ImageNet-C corruption; did you mean fog?"),
         ({"corruption": ("fog", 6)}, "severity: expected 1 to 5, found 6"),

@@ -180,7 +180,8 @@ def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for arguments, message in (
         ({"path": "a.bin"}, "expected a name that ends in .onnx or .pt2"),
         ({"format": "tflite"}, "expected onnx or torch"),
-        ({"size": (0, 4)}, "expected at least one pixel"),
+        ({"size": (0, 4)}, "expected 1 to 65536 pixels"),
+        ({"size": (10**30, 4)}, "expected 1 to 65536 pixels"),
         ({"batch": 0}, "expected one image or more"),
         ({"dynamic": ("depth",)}, "expected some of batch, height, width, found 'depth'"),
         ({"tolerance": 0.0}, "expected a relative error above 0"),
