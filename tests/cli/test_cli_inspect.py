@@ -1,7 +1,10 @@
 """`tcnn inspect` and `tcnn report`: what they print and write, and one line for everything that is wrong."""
 
 import json
+import os
 import shutil
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,7 @@ from typing import Any
 import pytest
 import tiny_runs
 from data_pictures import draw_classes
+from forked import run_tcnn
 from torch import nn
 
 import tcnn as library
@@ -64,6 +68,24 @@ def test_files(tcnn: Run, lively: Callable[..., nn.Module], pictures: str, tmp_p
         "looks/inspect.json: exists already; replace it with --force (in Python: force=True), or choose another name"
     )
     assert tcnn("inspect", checkpoint, "--size", 64, "--out", "looks", "--format", "png", "--force").code == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_between_two_pictures_it_leaves_none(
+    checkpoint: str, tmp_path: Path, number: signal.Signals
+) -> None:
+    """They would be in the way of the next attempt, which looks for inspect.json before it begins."""
+    looks = tmp_path / "looks"
+
+    def disturb(pid: int) -> None:
+        ends = time.monotonic() + 60
+        while time.monotonic() < ends and not list(looks.glob("[!.]*")):
+            time.sleep(0.002)
+        os.kill(pid, number)
+
+    command = ("inspect", checkpoint, "--size", 64, "--format", "png,svg", "--out", "looks")
+    assert run_tcnn(tmp_path, *command, disturb=disturb).code == 128 + number
+    assert list(looks.iterdir()) == []
 
 
 def test_json(tcnn: Run, checkpoint: str) -> None:

@@ -101,10 +101,17 @@ def save(
     Raises: `OutputError` for a file that exists, unless `force`; `StorageError`.
     """
     make_directory(out)
-    written = []
+    written: list[Path] = []
     drawn = chain(training_plots(metrics), inspection_plots(found), evaluation_plots(evaluated))
-    for picture in drawn:
-        written += style.write(picture.figure, out / picture.name, kinds, force)
-    with replacing(out / "inspect.json", force) as temporary:
-        temporary.write_text(found.model_dump_json(indent=1), encoding="utf-8")
+    try:
+        for picture in drawn:
+            for kind in kinds:
+                written += style.write(picture.figure, out / picture.name, (kind,), force)
+        with replacing(out / "inspect.json", force) as temporary:
+            temporary.write_text(found.model_dump_json(indent=1), encoding="utf-8")
+    except BaseException:
+        if not force:  # all of them are new, and would be in the way of the next attempt
+            for file in written:
+                file.unlink(missing_ok=True)
+        raise
     return [*written, out / "inspect.json"]
