@@ -9,7 +9,7 @@ import stat
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tcnn.errors import OutputError, RequestError, StorageError
@@ -93,6 +93,20 @@ def _is_directory(path: Path) -> bool:
 def _absolute(path: Path) -> Path:
     """Absolute path, with its symbolic links: a link is replaced, not followed."""
     return Path(os.path.abspath(path))  # noqa: PTH100 - Path.resolve would follow links
+
+
+@contextmanager
+def directory_for(path: Path) -> Iterator[None]:
+    """Context for what is written into a directory, which is made; if it fails, those that were made go if empty."""
+    made = [place for place in (path, *path.parents) if not os.path.lexists(place)]
+    make_directory(path)
+    try:
+        yield
+    except BaseException:
+        for place in made:
+            with suppress(OSError):
+                place.rmdir()
+        raise
 
 
 def make_directory(path: Path) -> None:

@@ -180,3 +180,12 @@ def test_wrong_requests(tcnn: Run, checkpoint: str, local_source: str, tmp_path:
     message = tcnn("inspect", checkpoint, "--size", 10_000_000).error(4)
     assert message.startswith("out of memory (") and message.endswith("; choose smaller images, or fewer at a time")
     assert "not usable here" in tcnn("inspect", checkpoint, "--device", "cuda:77").error(4)
+
+
+def test_a_wrong_request_leaves_no_directory_behind(tcnn: Run, checkpoint: str, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    assert "nowhere" in tcnn("inspect", checkpoint, "--images", "nowhere", "--out", "a/b").error(2)
+    assert sorted(tmp_path.rglob("*")) == before
+    (tmp_path / "a").mkdir()
+    assert "nowhere" in tcnn("inspect", checkpoint, "--images", "nowhere", "--out", "a").error(2)
+    assert (tmp_path / "a").is_dir()

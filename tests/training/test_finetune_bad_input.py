@@ -13,10 +13,11 @@ from tiny_runs import TwoConvs, colours, run, seeded, tiny
 
 import tcnn
 from tcnn.data.image_set import open_dataset
-from tcnn.errors import RequestError, TcnnError
+from tcnn.errors import OutputError, RequestError, TcnnError
 from tcnn.training.distributed import Processes
 from tcnn.training.preparing.inputs import training_loader
 from tcnn.training.preparing.prepare import prepare
+from tcnn.training.runs.rundir import RunDirectory
 from tcnn.training.updates.cuda_graph import check_graph
 
 RUN = "out"
@@ -158,6 +159,11 @@ def test_bad_requests_do_not_cost_the_run_that_is_replaced(data: Path, tmp_path:
 def test_out_is_a_file(data: Path, tmp_path: Path) -> None:
     (tmp_path / RUN).write_text("")
     assert "expected a directory for the run, found a file" in refused("test_resnet", data, tmp_path)
+
+
+def test_out_has_a_name_that_is_too_long(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r": cannot be used as a directory \(file name too long\); choose another"):
+        RunDirectory(tmp_path / ("x" * 300)).check(force=False)
 
 
 def test_mixup_needs_pairs_on_every_device(data: Path) -> None:

@@ -51,7 +51,12 @@ class RunDirectory:
 
     def check(self, force: bool) -> None:
         """Raise `OutputError` if a new run cannot be created here; call it before any work is done."""
-        if self.path.exists() and not self.path.is_dir():
+        try:
+            exists = self.path.exists()
+        except OSError as error:  # a name that is too long
+            reason = (error.strerror or str(error)).lower()
+            raise OutputError(f"{self.path}: cannot be used as a directory ({reason}); choose another --out") from error
+        if exists and not self.path.is_dir():
             raise OutputError(f"{self.path}: expected a directory for the run, found a file; choose another --out")
         if self.path.is_dir() and not self._is_empty():
             if not self.started:

@@ -1,5 +1,6 @@
 """`tcnn inspect`: measures, attention maps and plots of the attention layers."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,41 +43,37 @@ def command(
     """Gates, spans, centres, non-locality, entropy and attention maps of every head, as numbers and pictures."""
     from tcnn.analysis.plots import require_plots
     from tcnn.analysis.reading.rundirs import checkpoint_of, metrics_beside
+    from tcnn.files import check_output, directory_for
 
     kinds = _formats(formats)
     place = _query(query)
     if out is not None:
         require_plots()
-        _check(out, force)
-    from tcnn.analysis.reading.evaluations import read_evaluation
+    with nullcontext() if out is None else directory_for(out):
+        if out is not None:
+            check_output(out / "inspect.json", force)  # before the work, not after minutes of it
+        from tcnn.analysis.reading.evaluations import read_evaluation
 
-    evaluations = [read_evaluation(file) for file in evaluation or ()]
-    source, shape = checkpoint_of(model), image_size(size)
+        evaluations = [read_evaluation(file) for file in evaluation or ()]
+        source, shape = checkpoint_of(model), image_size(size)
 
-    with loading():
-        from tcnn.analysis.inspect import inspect
+        with loading():
+            from tcnn.analysis.inspect import inspect
 
-    found = inspect(
-        source, images, place, against=[checkpoint_of(name) for name in against or ()], limit=limit, shown=shown,
-        size=shape, device=device,
-    )  # fmt: skip
-    written: list[Path] = []
-    if out is not None:
-        from tcnn.analysis.plots.gallery import save
+        found = inspect(
+            source, images, place, against=[checkpoint_of(name) for name in against or ()], limit=limit, shown=shown,
+            size=shape, device=device,
+        )  # fmt: skip
+        written: list[Path] = []
+        if out is not None:
+            from tcnn.analysis.plots.gallery import save
 
-        rows = [row for each in evaluations for row in each.rows]
-        written = save(found, out, metrics_beside(source), rows, kinds, force)
+            rows = [row for each in evaluations for row in each.rows]
+            written = save(found, out, metrics_beside(source), rows, kinds, force)
     if as_json:
         console.print_json(found)
     else:
         _show(found, written, out)
-
-
-def _check(out: Path, force: bool) -> None:
-    from tcnn.files import check_output, make_directory
-
-    make_directory(out)
-    check_output(out / "inspect.json", force)  # before the work, not after minutes of it
 
 
 def _formats(text: str) -> "tuple[Format, ...]":
