@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from tcnn.arguments import typed
 from tcnn.data.decode import Mode, UnreadableImage, decode, mode_of, reason
 from tcnn.data.order import shuffle_seed
 from tcnn.data.sources.folder import open_folder
@@ -117,6 +118,7 @@ class ImageSet:
         return digest.hexdigest()
 
 
+@typed("spec", "in_chans")
 def open_dataset(
     spec: str,
     split: str = "train",

@@ -13,6 +13,7 @@ from torch import nn
 
 import tcnn
 from tcnn.config import ConversionConfig, VerificationConfig, build
+from tcnn.data.image_set import open_dataset
 from tcnn.errors import NoAttentionError, RequestError, TcnnError
 from tcnn.training.recipe.optim import parameter_groups
 from tcnn.vit.initialise import initialise_file
@@ -94,6 +95,8 @@ CALLS: dict[str, Callable[[Any, Any, Path], object]] = {
         lambda s, m, at: tcnn.push_to_hub(m, "a/b", evaluations="e.json", dry_run=True)
     ),
     "seed: expected a whole number, found 'one'": lambda s, m, at: tcnn.initialise(s, seed="one"),
+    "split: expected text, found None": lambda s, m, at: open_dataset(str(at), None),
+    "class_names: expected a list or None, found 3": lambda s, m, at: open_dataset(str(at), "val", 3),
     "seed: expected a whole number from 0 to 2⁶³ − 1, found 9223372036854775808": (
         lambda s, m, at: initialise_file("test_vit", at / "v.safetensors", seed=2**63)
     ),
