@@ -55,6 +55,17 @@ def test_ways_to_name_shards(tmp_path: Path, spec: str) -> None:
     assert len(open_dataset(f"wds/{tmp_path}{spec}")) == (4 if spec.endswith("0.tar") else 12)
 
 
+def test_splits_of_other_names(tmp_path: Path) -> None:
+    """Of two folds the first was taken for all shards."""
+    for name in ("a.tar", "b.tar"):
+        write(tmp_path / name, samples(3))
+    splits = {"fold0": {"filenames": ["a.tar"]}, "fold1": {"filenames": ["b.tar"]}}
+    (tmp_path / "_info.json").write_text(json.dumps({"splits": splits}))
+    with pytest.raises(RequestError, match="has no split 'train'; it has fold0, fold1"):
+        open_dataset(f"wds/{tmp_path}")
+    assert open_dataset(f"wds/{tmp_path}", "fold1").split == "fold1"
+
+
 @pytest.mark.parametrize("layout", ["names", "folders", "info"])
 def test_splits(tmp_path: Path, layout: str) -> None:
     names = {
@@ -152,6 +163,7 @@ def test_no_shards(tmp_path: Path) -> None:
         (f"{tmp_path}/train-*.tar", "no such shard"),
         (f"{tmp_path}/train-{{0..3}}.tar", r"no such shard: .*train-0\.tar"),
         ("pipe:cat 0.tar", "found a pipe"),
+        (f"{tmp_path}/train-{{0..3.tar", r"^wds/.*train-\{0\.\.3\.tar: braces that do not close"),
     ):
         with pytest.raises(RequestError, match=message):
             open_dataset(f"wds/{spec}")

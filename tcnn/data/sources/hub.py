@@ -5,6 +5,7 @@ timm's reader takes the names of the columns for granted; here they are found by
 
 import io
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,7 +13,7 @@ import numpy
 
 from tcnn.data.sources.names import choose_split
 from tcnn.data.sources.source import Found, check_indices, number
-from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, one_line
+from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, one_line, shorten
 
 
 class HubSource:
@@ -28,8 +29,9 @@ class HubSource:
         path = Path((self.rows[index][self.column] or {}).get("path") or "")
         return "/".join((self.spec, str(index), *path.parts[-2:]))
 
-    def stamp(self, index: int) -> None:
-        return None
+    def stamp(self, index: int) -> str:
+        # By their names the images of all splits, and of what is saved there anew, may be the same.
+        return str(self.rows._fingerprint)
 
     def open(self, index: int) -> BinaryIO:
         image = self.rows[index][self.column]
@@ -63,17 +65,19 @@ def _load(datasets: Any, spec: str, split: str, where: str) -> tuple[Any, str | 
     """The rows of a split, and its name."""
     folder = Path(spec).expanduser()
     name, _, config = spec.partition(":") if not folder.exists() else (str(folder), "", "")
+    if (name[0] in "/.~" or name.count("/") > 1) and not Path(name).expanduser().exists():
+        raise RequestError(f"{where}: no such folder: {name}")  # nor can one of the hub's be called so
     try:
         if (folder / "dataset_dict.json").is_file():
             splits = datasets.load_from_disk(str(folder))
-            chosen = choose_split(splits, split, where)
+            chosen = _choose(splits, split, where)
             return splits[chosen or next(iter(splits))], chosen
         if (folder / "state.json").is_file():
             return datasets.load_from_disk(str(folder)), None
         available = datasets.get_dataset_split_names(name, config or None)
-        chosen = choose_split(available, split, where)
+        chosen = _choose(available, split, where)
         return datasets.load_dataset(name, config or None, split=chosen or available[0]), chosen
-    except RequestError:
+    except (RequestError, MemoryError):
         raise
     except datasets.exceptions.DatasetNotFoundError as error:
         raise RequestError(f"{where}: no such data set on the hub or on the disk ({one_line(error)})") from error
@@ -81,15 +85,30 @@ def _load(datasets: Any, spec: str, split: str, where: str) -> tuple[Any, str | 
         if folder.exists():
             raise RequestError(f"{where}: cannot be read ({one_line(error)})") from error
         raise DownloadError(f"{where}: cannot be fetched ({one_line(error)})") from error
-    except (ValueError, datasets.exceptions.DatasetsError) as error:
-        raise RequestError(f"{where}: cannot be read ({one_line(error)})") from error
+    except Exception as error:  # KeyError and TypeError, too, where a file that describes the set is damaged
+        why = f"no {error} in it" if isinstance(error, KeyError) else one_line(error.__cause__ or error)
+        raise RequestError(f"{where}: cannot be read ({why})") from error
+
+
+def _choose(available: Iterable[str], split: str, where: str) -> str | None:
+    """`choose_split` of what has at least one."""
+    names = list(available)
+    if not names:
+        raise RequestError(f"{where}: has no split at all, so no images")
+    return choose_split(names, split, where)
 
 
 def _labels(rows: Any, column: str, where: str) -> tuple[tuple[str, ...], Any]:
     values = rows.with_format(None)[column][:]
     if not values:
         raise RequestError(f"{where}: no images")
-    missing = sum(value is None or value == -1 for value in values)
+    wrong = [value for value in values if not isinstance(value, int | str | None)]
+    if wrong:
+        raise RequestError(
+            f"{where}: expected one class for every image in `{column}`, a number or a name; "
+            f"found {shorten(str(wrong[0]), 40)}"
+        )
+    missing = sum(value in (None, -1, "") for value in values)
     if missing:
         raise RequestError(
             f"{where}: {missing} of {len(values)} rows have no class in `{column}`; choose another split"

@@ -55,7 +55,7 @@ def class_name(written: object) -> str:
 
 
 def choose_split(available: Iterable[str], split: str, where: str) -> str | None:
-    """The available name that `split` means, or None if it is a standard split and none of the names is a split's.
+    """The available name that `split` means, or None if it is a standard split of what is one part, or not divided.
 
     Raises `RequestError` with the existing splits if there is no such one.
     """
@@ -64,10 +64,11 @@ def choose_split(available: Iterable[str], split: str, where: str) -> str | None
     for name in (split.lower(), *wanted):
         if name in names:
             return names[name]
-    there = [name for lower, name in names.items() if canonical(lower)]
-    if not there and canonical(split):
+    usual = any(canonical(name) for name in names)
+    if canonical(split) and not usual and len(names) < 2:
         return None
-    listed = f"it has {', '.join(sorted(there))}" if there else "it is not divided into splits"
+    # Of several parts whose names say nothing, as of folds, none is taken for the whole.
+    listed = f"it has {', '.join(sorted(names.values()))}" if names else "it is not divided into splits"
     raise RequestError(f"{where}: has no split {split!r}; {listed}")
 
 

@@ -221,4 +221,7 @@ def _expand_braces(pattern: str) -> list[str]:
         from braceexpand import braceexpand  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
         raise EnvironmentFailure("braces in the name of shards need braceexpand: pip install 'tcnn[data]'") from error
-    return list(braceexpand(pattern))
+    try:
+        return list(braceexpand(pattern))
+    except ValueError as error:
+        raise RequestError(f"wds/{pattern}: braces that do not close; expected train-{{000..127}}.tar") from error

@@ -1,6 +1,10 @@
 """Open torchvision's data sets by name, by timm: `torch/cifar10:FOLDER`."""
 
 import difflib
+import hashlib
+import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,31 +12,36 @@ import numpy
 from PIL import Image
 from timm.data import create_dataset
 
+from tcnn.data.sources.folder import FolderSource
 from tcnn.data.sources.names import canonical, choose_split, is_image
-from tcnn.data.sources.source import Found
+from tcnn.data.sources.source import Found, Source
 from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, one_line, shorten
 
 NAMES = ("cifar10", "cifar100", "imagenet", "places365", "mnist", "kmnist", "fashion_mnist", "qmnist", "inaturalist")
 SPLITS = ("train", "val")
-"""Where torchvision calls the second split test, as in CIFAR-10, `test` means it too."""
+VALIDATED = ("imagenet", "places365", "inaturalist")
+"""Data sets whose second split is called val, and is no test set. The others call it test, so there `test` means it."""
+OFFER = re.compile(r"\.? You can (?:use|set) download=True to download it\.?$")
+"""What torchvision says to who calls it."""
 
 
-class TorchSource:
-    """`Source` of a torchvision data set: `data[index]` is an image and its target."""
+class ArraySource:
+    """`Source` of a torchvision data set that holds its images in one array."""
 
     def __init__(self, data: Any, spec: str) -> None:
         self.data = data
         self.spec = spec
 
     def filename(self, index: int) -> str:
-        files = getattr(self.data, "samples", None) or getattr(self.data, "imgs", None)
-        return str(files[index][0]) if files else f"{self.spec}/{index}"
+        return f"{self.spec}/{index}"
 
-    def stamp(self, index: int) -> None:
-        return None
+    def stamp(self, index: int) -> str:
+        # By their names the images of both splits, and of another set in the folder, are the same.
+        return hashlib.sha256(numpy.asarray(self.data.data[index]).tobytes()).hexdigest()[:16]
 
     def open(self, index: int) -> Image.Image:
-        return self.data[index][0]
+        image: Image.Image = self.data[index][0]
+        return image
 
 
 def open_torch(spec: str, split: str, download: bool) -> Found:
@@ -48,10 +57,12 @@ def open_torch(spec: str, split: str, download: bool) -> Found:
         raise RequestError(f"torch/{spec}: no data set named {name!r}; {hint}")
     if not root:
         raise RequestError(f"torch/{name}: say in which folder it lies: torch/{name}:FOLDER")
+    download = download and name != "imagenet"  # which torchvision cannot fetch
     folder = Path(root).expanduser()
     if not (folder.is_dir() or download):
         raise RequestError(f"torch/{spec}: no such folder: {folder}")
-    chosen = choose_split(SPLITS, "val" if canonical(split) == "test" else split, f"torch/{spec}")
+    second = canonical(split) == "test" and name not in VALIDATED
+    chosen = choose_split(SPLITS, "val" if second else split, f"torch/{spec}")
     try:
         data = create_dataset(f"torch/{name}", root=str(folder), split=chosen, download=download)
         if hasattr(data, "all_categories"):
@@ -65,13 +76,29 @@ def open_torch(spec: str, split: str, download: bool) -> Found:
         library = (error.name or "another library").partition(".")[0]
         raise EnvironmentFailure(f"torch/{spec}: needs {library} to be read: pip install {library}") from error
     except Exception as error:  # torchvision's readers fail on damaged files with almost anything, AssertionError too
-        if download and isinstance(error, OSError):
+        # That no mirror of MNIST answers, and that what came is another file, are RuntimeErrors.
+        if download and (isinstance(error, OSError) or re.search(r"ownload|corrupted", str(error))):
             raise DownloadError(f"torch/{spec}: cannot be fetched ({one_line(error)})") from error
-        why = f"no {error} in it" if isinstance(error, KeyError) else shorten(one_line(error), 100)
-        raise RequestError(f"torch/{spec}: not found in {folder}, or not whole ({why})") from error
+        said = f"no {error} in it" if isinstance(error, KeyError) else one_line(error)
+        why = OFFER.sub("", said)
+        offer = "" if why == said else "; in Python, open_dataset(…, download=True) fetches it"
+        raise RequestError(f"torch/{spec}: not found in {folder}, or not whole ({shorten(why, 100)}){offer}") from error
     if len(labels) != len(data):
         raise RequestError(f"torch/{spec}: not whole: {len(data)} images, but {len(labels)} labels")
-    return Found(tuple(map(str, names)), labels, TorchSource(data, f"torch/{spec}"), chosen)
+    return Found(tuple(map(str, names)), labels, _source(data, folder, f"torch/{spec}"), chosen)
+
+
+def _source(data: Any, folder: Path, spec: str) -> Source:
+    """Images in files are read as those of folders are: torchvision's loader makes 16-bit greys white."""
+    files: Iterable[str]
+    if hasattr(data, "all_categories"):
+        files = (os.path.join(data.root, data.all_categories[category], name) for category, name in data.index)  # noqa: PTH118
+    elif hasattr(data, "imgs"):
+        files = (file for file, _ in data.imgs)
+    else:
+        return ArraySource(data, spec)
+    inside = os.path.join(folder, "")  # noqa: PTH118
+    return FolderSource(folder, (file.removeprefix(inside) for file in files))
 
 
 def _classes(data: Any) -> tuple[Any, Any]:

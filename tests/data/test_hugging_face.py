@@ -1,125 +1,17 @@
-"""Data sets of torchvision and of the Hugging Face libraries, from files: nothing is downloaded."""
+"""Data sets of the Hugging Face libraries, from files: nothing is downloaded."""
 
-import pickle
-import struct
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy
 import pytest
-import torch
 from data_pictures import draw_classes, picture
 from PIL import Image
 
+from tcnn.data.decoded import in_memory
 from tcnn.data.image_set import UnreadableImage, open_dataset
 from tcnn.errors import EnvironmentFailure, RequestError
-
-
-@pytest.fixture
-def mnist(tmp_path: Path) -> Path:
-    """Twenty and ten random digits in MNIST's own format."""
-    for part, count in (("train", 20), ("t10k", 10)):
-        pixels = numpy.random.default_rng(count).integers(0, 256, (count, 28, 28), dtype=numpy.uint8)
-        folder = tmp_path / "MNIST" / "raw"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 2051, count, 28, 28) + pixels.tobytes())
-        labels = bytes(number % 10 for number in range(count))
-        (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 2049, count) + labels)
-    return tmp_path
-
-
-def test_torch(mnist: Path) -> None:
-    train = open_dataset(f"torch/mnist:{mnist}", in_chans=1)
-    assert len(train) == 20
-    assert train.split == "train"
-    assert train.class_names[:2] == ("0 - zero", "1 - one")
-    assert train.targets.tolist() == list(range(10)) * 2
-    image, target = train.load(13)
-    assert (image.mode, image.size, target) == ("L", (28, 28), 3)
-    assert train.filename(13) == f"torch/mnist:{mnist}/13"
-    for name in ("val", "validation", "test"):
-        val = open_dataset(f"torch/MNIST:{mnist}", name, train.class_names)
-        assert len(val) == 10
-    assert val.load(0)[0].mode == "RGB"
-
-
-def test_torch_errors(tmp_path: Path) -> None:
-    for spec, message in (
-        ("torch/cifar01:x", r"no data set named 'cifar01'; did you mean torch/cifar10\d?\?"),
-        ("torch/zzz:x", "there are cifar10, cifar100, imagenet"),
-        ("torch/cifar10", "torch/cifar10: say in which folder it lies: torch/cifar10:FOLDER"),
-        (f"torch/cifar10:{tmp_path}/nowhere", "no such folder: .*nowhere"),
-        (f"torch/cifar10:{tmp_path}", "not found in .*, or not whole"),
-        (f"torch/mnist:{tmp_path}", "not found in .*, or not whole"),
-        (f"torch/imagenet:{tmp_path}", "not found in .*, or not whole"),
-        (f"torch/qmnist:{tmp_path}", "not found in .*, or not whole"),
-        (f"torch/places365:{tmp_path}", "not found in .*, or not whole"),
-        (f"torch/inaturalist:{tmp_path}", "not found in .*, or not whole"),
-    ):
-        with pytest.raises(RequestError, match=message) as raised:
-            open_dataset(spec)
-        assert "\n" not in str(raised.value)
-    with pytest.raises(RequestError, match="has no split 'mini'; it has train, val"):
-        open_dataset(f"torch/cifar10:{tmp_path}", "mini")
-
-
-def write_idx(root: Path, part: str, magic: int, shape: tuple[int, ...], content: bytes) -> None:
-    """One of MNIST's files, in place of the one that is there."""
-    kind = {2049: "labels", 2051: "images", 1: "images"}[magic]
-    head = struct.pack(f">I{len(shape)}I", magic, *shape)
-    (root / "MNIST" / "raw" / f"{part}-{kind}-idx{len(shape)}-ubyte").write_bytes(head + content)
-
-
-def test_torch_files_that_do_not_fit_together(mnist: Path) -> None:
-    """Of fewer labels than images the rest of the images were left out, and a label of no class ended the training."""
-    write_idx(mnist, "train", 2049, (5,), bytes(5))
-    with pytest.raises(RequestError, match="not whole: 20 images, but 5 labels"):
-        open_dataset(f"torch/mnist:{mnist}")
-    write_idx(mnist, "train", 2049, (20,), bytes([3, 200] * 10))
-    for names in (None, [str(number) for number in range(300)]):
-        with pytest.raises(RequestError, match="an image has the label 200, and there are 10 classes"):
-            open_dataset(f"torch/mnist:{mnist}", class_names=names)
-
-
-def test_torch_damaged_files(mnist: Path) -> None:
-    """torchvision and torch raise AssertionError, UnpicklingError, KeyError and TypeError for them."""
-    write_idx(mnist, "train", 1, (20, 28, 28), bytes(20 * 28 * 28))
-    torch.save(3, mnist / "meta.bin")
-    for damage in (None, b"hello", pickle.dumps(Path("/"))):
-        if damage:
-            (mnist / "MNIST" / "processed").mkdir(exist_ok=True)
-            for name in ("training.pt", "test.pt"):
-                (mnist / "MNIST" / "processed" / name).write_bytes(damage)
-            (mnist / "meta.bin").write_bytes(damage)
-        (mnist / "train" / "n01").mkdir(parents=True, exist_ok=True)
-        picture().save(mnist / "train" / "n01" / "1.JPEG")
-        for name in ("mnist", "imagenet"):
-            with pytest.raises(RequestError, match=f"^torch/{name}:.*, or not whole") as raised:
-                open_dataset(f"torch/{name}:{mnist}")
-            assert "\n" not in str(raised.value)
-            assert len(str(raised.value)) < 200 + 2 * len(str(mnist))
-
-
-def test_torch_needs_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ImageNet's development kit is read by SciPy, which an installation need not have."""
-    monkeypatch.setitem(sys.modules, "scipy.io", None)
-    with pytest.raises(EnvironmentFailure, match=r"needs scipy.* to be read: pip install scipy$"):
-        open_dataset(f"torch/imagenet:{tmp_path}")
-
-
-def test_torch_order_is_not_that_of_the_file_system(tmp_path: Path) -> None:
-    """Of one data set at two places the same images are held out: torchvision takes what the folder lists first."""
-    classes = [f"{number:05d}_Animalia_Chordata_Aves_A_B_C_{name}" for number, name in enumerate("de")]
-    draw_classes(tmp_path / "2021_train", classes, 12)
-    (tmp_path / "2021_train" / classes[0] / ".DS_Store").write_bytes(b"no image")
-    data = open_dataset(f"torch/inaturalist:{tmp_path}")
-    assert (len(data), data.class_names) == (24, tuple(classes))
-    files = sorted((tmp_path / "2021_train").rglob("*.jpg"))
-    for index in (0, 1, 13, 23):
-        with Image.open(files[index]) as image:
-            assert numpy.array_equal(numpy.asarray(data.load(index)[0]), numpy.asarray(image.convert("RGB")))
-
 
 if TYPE_CHECKING:  # loaded for these tests alone: it takes a second
     import datasets
@@ -191,6 +83,60 @@ def test_hub_names_of_images_tell_them_apart(tmp_path: Path) -> None:
     assert names == [f"hfds/{tmp_path}/x/{index}/{index % 2}.jpg" for index in range(4)]
 
 
+def test_hub_decoded_images_of_another_split(tmp_path: Path) -> None:
+    """By name they are the same images."""
+    import datasets
+
+    divided = datasets.DatasetDict(train=rows(10), validation=rows(20).select(range(10, 20)))
+    divided.save_to_disk(tmp_path / "x")
+    train, val, again = (open_dataset(f"hfds/{tmp_path}/x", split) for split in ("train", "val", "train"))
+    assert again.stamp(3) == train.stamp(3)
+    for data in (train, val):
+        kept = in_memory(data, tmp_path / "pixels")
+        assert all(kept.load(index)[0].tobytes() == data.load(index)[0].tobytes() for index in range(10))
+
+
+def test_hub_splits_of_other_names(tmp_path: Path) -> None:
+    """Of two folds the first was taken for the whole, and a split of another name was not listed."""
+    import datasets
+
+    table = rows(4)
+    for name, splits in (("folds", ("fold0", "fold1")), ("one", ("full",)), ("more", ("train", "extra")), ("none", ())):
+        datasets.DatasetDict(dict.fromkeys(splits, table)).save_to_disk(tmp_path / name)
+    whole = open_dataset(f"hfds/{tmp_path}/one")
+    assert (len(whole), whole.split) == (4, None)
+    assert open_dataset(f"hfds/{tmp_path}/folds", "fold1").split == "fold1"
+    for name, split, message in (
+        ("folds", "train", "has no split 'train'; it has fold0, fold1"),
+        ("more", "val", "has no split 'val'; it has extra, train"),
+        ("none", "train", "has no split at all"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            open_dataset(f"hfds/{tmp_path}/{name}", split)
+
+
+def test_hub_folders_that_are_damaged(tmp_path: Path) -> None:
+    """They were KeyError, TypeError, and a network that does not answer."""
+    import datasets
+
+    rows(2).save_to_disk(tmp_path / "state")
+    (tmp_path / "state" / "state.json").write_text("{}")
+    datasets.DatasetDict(train=rows(2)).save_to_disk(tmp_path / "splits")
+    (tmp_path / "splits" / "dataset_dict.json").write_text("[]")
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table" / "train.parquet").write_bytes(b"")
+    for name, message in (
+        ("state", "cannot be read .no '_data_files' in it"),
+        ("splits", "cannot be read .list indices"),
+        ("table", "cannot be read .Parquet file size is 0 bytes"),
+        ("none", "no such folder: .*none$"),
+        ("none:large", "no such folder: .*none$"),
+    ):
+        with pytest.raises(RequestError, match=f"^hfds/{tmp_path}/{name}: {message}") as raised:
+            open_dataset(f"hfds/{tmp_path}/{name}")
+        assert "\n" not in str(raised.value)
+
+
 def test_hub_labels(tmp_path: Path) -> None:
     for number, (labels, names, targets) in enumerate(
         (
@@ -207,6 +153,10 @@ def test_hub_labels(tmp_path: Path) -> None:
             ([1, -1, -1], r"2 of 3 rows have no class in `label`; choose another split"),
             ([1, None, 0], r"1 of 3 rows have no class"),
             ([1, 5, 10**9], r"label 1000000000 is no class index"),
+            (["a", "", "b"], r"1 of 3 rows have no class"),
+            ([[0, 1], [1], []], r"expected one class for every image in `label`, a number or a name; found \[0, 1\]"),
+            ([0.0, 2.5, 1.0], r"expected one class for every image .*; found 0\.0"),
+            ([{"x": 1}] * 3, r"expected one class for every image"),
         ),
         start=10,
     ):
