@@ -140,7 +140,7 @@ def test_a_failed_job_is_edited_and_run_again(server: Server, story: Faults, ope
     expect(page.get_by_role("combobox", name="Model")).to_have_value("resnet34")
     expect(page.get_by_label("Head width")).to_have_value("16")
     expect(page.get_by_label("Epochs")).to_have_value("3")
-    expect(page.get_by_label("Its name")).to_have_value(SET)
+    expect(page.get_by_label("Data set", exact=True)).to_have_value(SET)  # though it is not on the list
     expect(page.get_by_label("Settings, NAME=VALUE")).to_have_value("mixup=0\nconversion.seed=4")
     page.goto(f"{server.url}/#/jobs/{story.succeeded.job}")
     expect(page.get_by_role("heading", name="test_resnet")).to_be_visible()

@@ -1,6 +1,8 @@
 // Form fields that know what the server calls them, so that its errors are shown beside them.
 
 import { fresh, h, say } from "../dom.js";
+import { mean } from "./lists.js";
+import { busy, untilBack } from "./parts.js";
 import { Away, Problem, once, post } from "../server/http.js";
 
 /** A labelled control. `name` is the server's dotted name of the field. */
@@ -76,8 +78,8 @@ export function rewrite(form, values, touched = new Set()) {
     const value = values[place];
     if (touched.has(control) || control.type === "radio" && chosen.has(control.name) || same(said(control), value)) return;
     if (typeof value === "boolean") control.checked = value;
-    else if (Array.isArray(value)) for (const option of control.options) option.selected = value.includes(option.value);
-    else if (!control.options || [...control.options].some((option) => option.value === value)) control.value = value;
+    else if (control.options) mean(control, [value].flat()); // its list may be still to come
+    else control.value = value;
     if (same(said(control), value) && value !== false || control.type === "checkbox") control.dispatchEvent(new Event("change"));
   });
 }
@@ -178,29 +180,6 @@ export function put(body, name, value) {
 }
 
 /**
- * Options from the server; says so when there are none, or when they cannot be had. What is `wanted` is chosen, also if it
- * is older than those that the server lists: in its place another one would be, and nobody would notice.
- */
-export async function fill(control, fetched, none, wanted) {
-  try {
-    const options = await fetched();
-    const real = options.filter(([value]) => value !== "other");
-    control.replaceChildren(
-      ...(real.length ? [] : [h("option", { value: "" }, none)]),
-      ...options.map(([value, word]) => h("option", { value }, word)));
-    if (wanted) choose(control, wanted);
-  } catch (error) {
-    if (error.name !== "AbortError") control.replaceChildren(h("option", { value: "" }, error.message));
-  }
-}
-
-/** Choose what is meant, even if it is not on the list. */
-export function choose(control, value) {
-  if (![...control.options].some((option) => option.value === value)) control.prepend(h("option", { value }, value));
-  control.value = value;
-}
-
-/**
  * Keep what is written with its place in the browser's history: whoever goes back finds it again. `more()` is kept beside it, and
  * `changed()` hears of every change. `before` says whether there is anything to restore.
  */
@@ -232,10 +211,9 @@ export function keeping(form, { more = () => ({}), changed = () => {} } = {}) {
  * What is wrong is told beside its fields, whose names the server begins with `prefix`, and the rest in `summary`.
  */
 export function sending(form, summary, { ready, body }) {
-  return async (control, done, prefix = "") => {
+  return (control, done, prefix = "") => busy(control, async () => {
     clear(form);
     summary.hidden = true;
-    control.disabled = true;
     try {
       await ready(); // until then a list has nothing to choose from
       const made = madeOf(body);
@@ -247,12 +225,12 @@ export function sending(form, summary, { ready, body }) {
       }
       const own = (error.fields ?? []).map(({ field: name, message }) => ({ field: name.replace(prefix, ""), message: message.replace(prefix, "") }));
       const rest = showErrors(form, own);
+      const said = h("p", {}, rest.length ? rest.join("; ") : error.message);
       summary.hidden = own.length > 0 && !rest.length;
-      summary.replaceChildren(h("p", {}, rest.length ? rest.join("; ") : error.message));
-    } finally {
-      control.disabled = false;
+      summary.replaceChildren(said);
+      if (error.passes) untilBack(() => said.isConnected && (summary.hidden = true));
     }
-  };
+  });
 }
 
 /** What `body` makes; or nothing, and what is wrong stands beside its fields. */
@@ -267,12 +245,16 @@ function madeOf(body) {
   }
 }
 
-/** A way to post: what is sent again after a lost answer is done once. */
+/** A way to post: what is sent again after a lost answer is done once, also by a page that was loaded again meanwhile. */
 export function posting(signal) {
-  let sent = { body: "", key: "" };
-  return (path, body) => {
+  let sent = history.state?.sent ?? { body: "", key: "" };
+  const keep = (now) => signal.aborted || history.replaceState({ ...history.state, sent: now }, "");
+  return async (path, body) => {
     const said = JSON.stringify(body);
     if (said !== sent.body) sent = { body: said, key: once() };
-    return post(path, body, { headers: { "Idempotency-Key": sent.key }, signal });
+    keep(sent);
+    const made = await post(path, body, { headers: { "Idempotency-Key": sent.key }, signal });
+    keep((sent = { body: "", key: "" })); // what is sent from here afterwards is meant to be another one
+    return made;
   };
 }

@@ -31,14 +31,27 @@ export function setBar(element, percent) {
   else element.value = Math.max(0, Math.min(100, percent));
 }
 
-/** What went wrong, an error or words for it, with a way to try again; it is tried by itself when a server that was away is back. */
+/**
+ * What went wrong, an error or words for it, with a way to try again; it is tried by itself when a server that was away is back.
+ * `again` resolves when something else stands in the notice's place, to which a focus that was in it goes on.
+ */
 export function trouble(said, again) {
   const notice = h(
     "div", { class: "notice bad", role: "alert" },
     h("p", {}, said.message ?? said),
-    again && h("button", { type: "button", onclick: again }, "Try again"),
+    again && h("button", { type: "button", onclick: repeat }, "Try again"),
   );
-  if (again && said.passes) whenBack(() => notice.isConnected && again());
+
+  async function repeat(pressed) {
+    const place = notice.parentElement;
+    const focused = notice.contains(document.activeElement);
+    await again(pressed);
+    if (!focused || document.activeElement !== document.body || !place.isConnected) return;
+    place.setAttribute("tabindex", "-1");
+    (place.querySelector(":scope > [role=alert] button") ?? place).focus({ preventScroll: true });
+  }
+
+  if (again && said.passes) whenBack(() => notice.isConnected && repeat());
   return notice;
 }
 
@@ -52,7 +65,24 @@ export function beganAfterNothing(newest) {
 export function refused(place, error) {
   const notice = trouble(error.message);
   place.replaceChildren(notice);
-  if (error.passes) whenBack(() => setTimeout(() => notice.remove(), NEWS));
+  if (error.passes) untilBack(() => notice.remove());
+}
+
+/** Do away with what was said because the server or its database was away, a moment after it answers again. */
+export function untilBack(call) {
+  whenBack(() => setTimeout(call, NEWS));
+}
+
+/** Disable a control while something is done, and give it back the focus that it loses by that. */
+export async function busy(control, work) {
+  const focused = document.activeElement === control;
+  control.disabled = true;
+  try {
+    await work();
+  } finally {
+    control.disabled = false;
+    if (focused && document.activeElement === document.body) control.focus();
+  }
 }
 
 /** Ask before what cannot be undone. */
@@ -75,15 +105,20 @@ export function sure({ title, text, no = "Keep it", yes = "Delete it" }) {
 export function fileLink(path, name, { saving, keyed, word = name }) {
   const link = h("a", { href: path, download: name }, word);
   if (!keyed) return link;
+  let fetching = false;
   link.addEventListener("click", async (event) => {
     event.preventDefault();
-    const before = link.textContent;
-    say(link, `${before} (fetching…)`);
+    if (fetching) return;
+    fetching = true;
+    say(link, `${word} (fetching…)`);
     try {
       await saving(path, name);
-      say(link, before);
+      say(link, word);
     } catch (error) {
-      say(link, `${before} (${error.message})`);
+      say(link, `${word} (${error.message})`);
+      if (error.passes) untilBack(() => fetching || say(link, word));
+    } finally {
+      fetching = false;
     }
   });
   return link;

@@ -37,9 +37,9 @@ export function transform(query, others) {
   return {
     trains: () => also.checked,
     ready: () => Promise.all([training.ready(), weights.ready]),
-    async fill(request) {
+    fill(request) {
       model.set(request.model);
-      await weights.fill(request);
+      weights.fill(request);
       own.pretrained.checked = request.pretrained ?? true;
       stride.value = request.stride ?? "keep";
       queryKey.value = request.query_key ?? "normal";
@@ -50,7 +50,7 @@ export function transform(query, others) {
       for (const [name, control] of Object.entries(own)) if (name !== "pretrained") control.value = request[name] ?? "";
       also.checked = Boolean(request.finetune);
       also.dispatchEvent(new Event("change"));
-      if (request.finetune) await training.fill(request.finetune);
+      if (request.finetune) training.fill(request.finetune);
     },
     lead: "Pick a pretrained CNN of timm’s. The convolutions of its last stage become gated positional self-attention that computes the same function; the job checks that it does.",
     parts: [

@@ -1,7 +1,7 @@
 // A job of which there is no form, edited as the request that it was.
 
 import { h } from "../dom.js";
-import { clear, field, posting, showErrors, wrong } from "../components/form.js";
+import { field, keeping, posting, sending } from "../components/form.js";
 import { deed, title } from "../components/format.js";
 import { get } from "../server/http.js";
 import { trouble } from "../components/parts.js";
@@ -10,41 +10,42 @@ export function show(main, kind, from) {
   document.title = "Edit and run again · tcnn";
   const leaving = new AbortController();
   const words = h("textarea", { rows: "16", spellcheck: "false" });
-  const summary = h("div", { role: "alert" });
-  const about = h("p", { class: "lead" });
+  const summary = h("div", { class: "notice bad", role: "alert", hidden: true });
+  const about = h("div", {}, h("p", { class: "loading" }, "Loading the job…"));
+  const button = h("button", { type: "submit", class: "main" }, "Run again");
   const form = h("form", { class: "submit", novalidate: true },
     h("section", { class: "card" }, field("body", "Request", words, { wide: true, hint: "As the API takes it; its page lists all settings." })),
-    summary, h("div", { class: "actions" }, h("button", { type: "submit", class: "main" }, "Run again")));
+    summary, h("div", { class: "actions" }, button));
   main.append(h("div", { class: "head" }, h("h1", {}, "Edit and run again")), about, form);
-  words.addEventListener("input", () => wrong(words, ""));
-  const posted = posting(leaving.signal);
 
-  form.addEventListener("submit", async (event) => {
+  const kept = keeping(form);
+  const send = sending(form, summary, {
+    ready: async () => {},
+    body() {
+      try {
+        return JSON.parse(words.value);
+      } catch (error) {
+        throw Object.assign(new Error(`This is no JSON: ${error.message}`), { control: words });
+      }
+    },
+  });
+  const posted = posting(leaving.signal);
+  form.addEventListener("submit", (event) => {
     event.preventDefault();
-    clear(form);
-    summary.replaceChildren();
-    let body;
-    try {
-      body = JSON.parse(words.value);
-    } catch (error) {
-      wrong(words, `This is no JSON: ${error.message}`);
-      words.focus();
-      return;
-    }
-    try {
-      location.hash = `#/jobs/${(await posted(kind, body)).id}`;
-    } catch (error) {
-      if (error.name === "AbortError") return;
-      const rest = showErrors(form, error.fields ?? []);
-      summary.replaceChildren(trouble(rest.length ? rest.join("; ") : error.message));
-    }
+    send(button, async (body) => (location.hash = `#/jobs/${(await posted(kind, body)).id}`));
   });
 
-  get(`jobs/${from}`, { signal: leaving.signal })
-    .then((job) => {
-      about.textContent = `${title(job)} · ${deed(job)}`;
-      words.value = JSON.stringify(job.request, null, 2);
-    })
-    .catch((error) => error.name !== "AbortError" && summary.replaceChildren(trouble(error.message)));
+  async function load() {
+    try {
+      const job = await get(`jobs/${from}`, { signal: leaving.signal });
+      about.replaceChildren(h("p", { class: "lead" }, `${title(job)} · ${deed(job)}`));
+      if (!words.value) words.value = JSON.stringify(job.request, null, 2); // or it was written before
+    } catch (error) {
+      if (error.name !== "AbortError") about.replaceChildren(trouble(error, error.status === 404 ? null : load));
+    }
+  }
+
+  if (kept.before) kept.restore(load);
+  else load();
   return () => leaving.abort();
 }

@@ -1,8 +1,9 @@
 // A form: measure a model on a data set, beside others, under corruptions and at several sizes.
 
 import { h } from "../dom.js";
-import { field, fill, keeping, numeric, posting, select, sending, text, tick, together } from "../components/form.js";
+import { field, keeping, numeric, posting, select, sending, text, tick, together } from "../components/form.js";
 import { count, date, describeCheckpoint, title } from "../components/format.js";
+import { common, fill } from "../components/lists.js";
 import { get } from "../server/http.js";
 import { modelPicker } from "./models.js";
 import { ownWeights } from "./own-weights.js";
@@ -83,19 +84,18 @@ export function show(main, query) {
   }
 
   const kept = keeping(form);
-  const jobs = get("jobs?limit=100&status=succeeded", { signal }).then((page) =>
-    page.data.filter((one) => one.kind !== "evaluate").map((one) => [one.id, `${title(one)} · ${one.kind}, ${date(one.finished_at)}`]));
-  const checkpoints = get("checkpoints?limit=100", { signal }).then((page) => page.data.map((one) => [one.id, describeCheckpoint(one)]));
-  const known = get("weights?limit=100", { signal }).then((page) => page.data.filter((one) => one.architecture));
-  const ofWeights = async () => (await known).map((one) => {
+  const jobs = common(() => get("jobs?limit=100&status=succeeded", { signal }).then((page) =>
+    page.data.filter((one) => one.kind !== "evaluate").map((one) => [one.id, `${title(one)} · ${one.kind}, ${date(one.finished_at)}`])));
+  const checkpoints = common(() => get("checkpoints?limit=100", { signal }).then((page) => page.data.map((one) => [one.id, describeCheckpoint(one)])));
+  const ofWeights = async () => (await get("weights?limit=100", { signal })).data.filter((one) => one.architecture).map((one) => {
     references.set(one.id, { model: one.architecture, weights: one.id });
     return [one.id, `${one.name} · ${one.architecture}, weights of your own`];
   });
   const filled = Promise.all([
     weights.ready,
-    fill(own.job, () => jobs, "No job has made a model yet", query.get("job")),
-    fill(own.checkpoint, () => checkpoints, "None was uploaded yet", query.get("checkpoint")),
-    fill(against, async () => [...await jobs, ...await checkpoints, ...await ofWeights()], "Neither a job’s model nor a checkpoint is there").then(() => (against.selectedIndex = -1)),
+    fill(own.job, jobs, "No job has made a model yet", query.get("job")),
+    fill(own.checkpoint, checkpoints, "None was uploaded yet", query.get("checkpoint")),
+    fill(against, async () => (await Promise.all([jobs(), checkpoints(), ofWeights()])).flat(), "Neither a job’s model nor a checkpoint is there"),
     fill(dataset, async () => (await get("datasets?limit=100", { signal })).data.map((one) => [one.id, `${one.name} · ${count(one.images)} images, ${count(one.classes.length)} classes`]),
       "None was uploaded yet: the fine-tuning form takes one", query.get("dataset")),
   ]).then(apart);

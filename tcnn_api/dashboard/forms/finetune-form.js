@@ -2,7 +2,8 @@
 
 import { h } from "../dom.js";
 import { date, describeCheckpoint, title } from "../components/format.js";
-import { choose, field, fill, select, tick, together } from "../components/form.js";
+import { field, select, tick, together } from "../components/form.js";
+import { choose, fill } from "../components/lists.js";
 import { get } from "../server/http.js";
 import { modelPicker } from "./models.js";
 import { ownWeights } from "./own-weights.js";
@@ -57,8 +58,7 @@ export function finetune(form, query, signal) {
       h("section", { class: "card" }, h("h2", {}, "Training"), training.parts),
     ],
     ready: () => Promise.all([filled, filledToo, weights.ready, training.ready()]),
-    async fill(request) {
-      await Promise.all([filled, filledToo]);
+    fill(request) {
       const source = ["job", "checkpoint", "model"].find((name) => request[name]) ?? "job";
       const radio = form.querySelector(`#source-${source}`);
       radio.checked = true;
@@ -66,8 +66,8 @@ export function finetune(form, query, signal) {
       if (source === "model") model.set(request.model);
       else choose({ job: jobs, checkpoint: checkpoints }[source], request[source]);
       pretrained.checked = request.pretrained ?? true;
-      await weights.fill(request);
-      await training.fill(request);
+      weights.fill(request);
+      training.fill(request);
     },
     body() {
       const source = form.querySelector("input[name=source]:checked").value;

@@ -2,7 +2,7 @@
 
 import { fresh, h, say } from "../dom.js";
 import { short } from "../components/format.js";
-import { get } from "../server/http.js";
+import { get, whenBack } from "../server/http.js";
 
 const MOST = 40;
 
@@ -32,8 +32,14 @@ export function modelPicker({ value = "" } = {}) {
     } catch (error) {
       if (error.name === "AbortError") return;
       close();
-      say(status, error.message);
+      fail(error, search);
     }
+  }
+
+  /** Say why nothing is known; what could not be asked is asked when the server is back, of what stands in the field by then. */
+  function fail(error, again) {
+    say(status, error.message);
+    if (error.passes) whenBack(() => input.isConnected && status.textContent === error.message && again());
   }
 
   function draw(more) {
@@ -85,7 +91,7 @@ export function modelPicker({ value = "" } = {}) {
       if (exact) tell(exact);
       else say(status, "");
     } catch (error) {
-      if (error.name !== "AbortError") say(status, error.message);
+      if (error.name !== "AbortError") fail(error, confirm);
     }
   }
 

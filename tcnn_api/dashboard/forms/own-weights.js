@@ -3,6 +3,7 @@
 import { h } from "../dom.js";
 import { field, select } from "../components/form.js";
 import { bytes } from "../components/format.js";
+import { choose as mean, fill } from "../components/lists.js";
 import { get } from "../server/http.js";
 import { WEIGHTS, uploader } from "../uploads/uploads.js";
 
@@ -17,12 +18,11 @@ export function ownWeights({ model, pretrained, wanted, none = "None: timm’s, 
 
   function add(one) {
     known.set(one.id, one);
-    return h("option", { value: one.id }, `${one.name} · ${one.architecture ?? "a CNN"}, ${bytes(one.size)}`);
+    return [one.id, `${one.name} · ${one.architecture ?? "a CNN"}, ${bytes(one.size)}`];
   }
 
   function choose(id) {
-    if (id && !known.has(id)) control.append(h("option", { value: id }, id)); // an edited job's, which may be gone
-    control.value = id ?? "";
+    mean(control, id ?? ""); // an edited job's may be gone
     chosen();
   }
 
@@ -34,24 +34,19 @@ export function ownWeights({ model, pretrained, wanted, none = "None: timm’s, 
   }
 
   control.addEventListener("change", chosen);
-  const ready = get("weights?limit=100").then((page) => {
-    control.append(...page.data.map(add));
-    if (wanted) choose(wanted);
-  }).catch((error) => control.append(h("option", { value: "", disabled: true }, error.message)));
+  const ready = fill(control, async () => [["", none], ...(await get("weights?limit=100")).data.map(add)], none, wanted).then(chosen);
 
   return {
     ready,
     parts: h("details", { open: Boolean(wanted) }, h("summary", {}, "Weights of your own"), h("div", { class: "fields" },
       field("weights", "Your own weights", control, { wide: true, extra: note, hint: "A state dict of the model, as safetensors or by torch.save." }),
       uploader("weights", "Upload weights", WEIGHTS, (made) => {
-        control.append(add(made));
-        choose(made.id);
+        const [value, word] = add(made);
+        control.append(h("option", { value }, word));
+        choose(value);
       }))),
     value: () => control.value,
-    async fill(request) {
-      await ready;
-      choose(request.weights);
-    },
+    fill: (request) => choose(request.weights),
     /** Put into a request which weights are meant; `pretrained` would say nothing beside one's own. */
     into(body) {
       if (control.value) body.weights = control.value;

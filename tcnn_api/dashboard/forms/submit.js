@@ -5,6 +5,7 @@ import { h } from "../dom.js";
 import { finetune } from "./finetune-form.js";
 import { field, keeping, numeric, posting, put, read, sending, text, together } from "../components/form.js";
 import { get, post } from "../server/http.js";
+import { trouble } from "../components/parts.js";
 import { planned } from "./plan.js";
 
 const QUEUEING = ["priority", "max_attempts", "max_runtime", "stall_minutes", "depends_on", "webhook"];
@@ -38,7 +39,8 @@ export function show(main, kind, query = new URLSearchParams()) {
       field("stall_minutes", "Longest silence", queueing.stall_minutes, { hint: "Minutes without progress; then it is killed and tried again." }))),
     summary, answer, h("div", { class: "actions" }, button, ahead),
   );
-  main.append(h("div", { class: "head" }, h("h1", {}, name)), h("p", { class: "lead" }, page.lead), form);
+  const missing = h("div");
+  main.append(h("div", { class: "head" }, h("h1", {}, name)), h("p", { class: "lead" }, page.lead), missing, form);
 
   let rest = {};
   const kept = keeping(form, {
@@ -48,22 +50,30 @@ export function show(main, kind, query = new URLSearchParams()) {
       ahead.hidden = page.trains?.() === false;
     },
   });
-  (async () => {
-    if (kept.before) {
-      rest = history.state.rest ?? {};
-      await kept.restore(page.ready);
-    } else if (query.get("from")) {
-      const { request } = await get(`jobs/${query.get("from")}`, { signal: leaving.signal });
+  const from = query.get("from");
+  if (kept.before) {
+    rest = history.state.rest ?? {};
+    kept.restore(page.ready);
+  } else if (from) edit();
+
+  /** Begin with what an earlier job was asked for; until it is there nothing is written that it would replace, and nothing sent. */
+  async function edit() {
+    form.hidden = true;
+    missing.replaceChildren(h("p", { class: "loading" }, "Loading the job…"));
+    try {
+      const { request } = await get(`jobs/${from}`, { signal: leaving.signal });
       rest = Object.fromEntries(["depends_on", "webhook"].filter((name) => name in request).map((name) => [name, request[name]]));
       for (const [name, control] of Object.entries(queueing)) control.value = request[name] ?? "";
-      await page.fill(request);
-      if (!leaving.signal.aborted) kept.keep(); // or it would be kept with the page that is shown by then
+      page.fill(request); // at once, also where lists are still to come: whatever is written from now on stays
+      missing.replaceChildren();
+      kept.keep();
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      missing.replaceChildren(trouble(error, error.status === 404 ? null : edit));
+      if (error.passes || error.status >= 500) return;
     }
-  })().catch((error) => {
-    if (error.name === "AbortError") return;
-    summary.hidden = false;
-    summary.replaceChildren(h("p", {}, error.message));
-  });
+    form.hidden = false;
+  }
 
   ahead.hidden = page.trains?.() === false;
   const send = sending(form, summary, {

@@ -2,7 +2,8 @@
 
 import { h } from "../dom.js";
 import { count } from "../components/format.js";
-import { field, fill, numeric, put, read, select, settings, text, together } from "../components/form.js";
+import { field, numeric, put, read, select, settings, text, together } from "../components/form.js";
+import { choose, fill } from "../components/lists.js";
 import { get } from "../server/http.js";
 import { ARCHIVES, uploader } from "../uploads/uploads.js";
 
@@ -57,12 +58,15 @@ export function trainingFields(prefix, wanted) {
   return {
     load,
     ready: () => loading,
-    async fill(asked) {
-      await load();
+    fill(asked) {
+      load();
       preset.value = asked.preset ?? "paper";
       hint();
-      if ([...dataset.options].some((option) => option.value === asked.dataset)) dataset.value = asked.dataset;
-      else [dataset.value, other.value] = ["other", asked.dataset];
+      if (/^ds_/.test(asked.dataset)) choose(dataset, asked.dataset);
+      else {
+        choose(dataset, "other");
+        other.value = asked.dataset;
+      }
       const config = { ...asked.config };
       for (const [name, control] of Object.entries(common)) {
         control.value = typeof config[name] === "object" ? "" : config[name] ?? "";
