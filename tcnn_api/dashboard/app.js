@@ -2,7 +2,8 @@
 // Its rooms, and which imports which: docs/architecture.md.
 
 import { announce, h, say } from "./dom.js";
-import { Problem, get, key, onKeyGiven, onKeyNeeded, onStanding, reached, whose } from "./server/http.js";
+import { untilBack } from "./components/parts.js";
+import { Problem, get, key, onKeyGiven, onKeyNeeded, onStanding, reached, whenBack, whose } from "./server/http.js";
 import * as edited from "./forms/edit-request.js";
 import * as attention from "./attention/attention.js";
 import * as checkpoint from "./uploads/checkpoint.js";
@@ -170,6 +171,7 @@ function keys() {
     } catch (problem) {
       if (problem instanceof Problem && problem.status === 401) say(error, "The server does not know this key. Check it, or ask for another.");
       else say(error, problem.message);
+      if (problem.passes) untilBack(() => error.textContent === problem.message && say(error, ""));
       field.focus();
     }
   });
@@ -189,7 +191,8 @@ function keys() {
       route();
     }).catch(() => {});
   });
-  if (key.get()) whose(key.get()).then(({ tenant }) => told(tenant)).catch(() => {});
+  const begin = () => whose(key.get()).then(({ tenant }) => told(tenant)).catch((problem) => problem.passes && whenBack(begin));
+  if (key.get()) begin();
 }
 
 // What stays in view below the bar must know how high it is: on a phone it has two lines.

@@ -24,7 +24,7 @@ export function show(main, id, query) {
   document.title = "Attention · tcnn";
   const url = `jobs/${id}/attention`;
   const leaving = new AbortController();
-  const state = { send: null, from: {}, number: Number(query.get("number")) || 0, file: query.get("file") };
+  const state = { send: null, again: null, from: {}, number: Number(query.get("number")) || 0, file: query.get("file") };
 
   const heading = h("p", { class: "muted" });
   const problem = h("div");
@@ -104,7 +104,9 @@ export function show(main, id, query) {
 
   function fail(error, again) {
     if (error.name === "AbortError") return;
-    problem.replaceChildren(trouble(error.message, error instanceof Problem && error.status === 422 ? null : () => (problem.replaceChildren(), again())));
+    state.again = again;
+    const said = trouble(error, error instanceof Problem && error.status === 422 ? null : () => (problem.replaceChildren(), state.again()));
+    if (problem.textContent !== said.textContent) problem.replaceChildren(said); // of many places that are asked for one says so
   }
 
   const send = (path, body) => async () => (await ask(path, { method: "POST", body, headers: body ? { "Content-Type": "application/octet-stream" } : {}, signal: leaving.signal })).json();
@@ -124,7 +126,7 @@ export function show(main, id, query) {
   sets.addEventListener("change", () => ((state.number = 0), (state.file = null), fromSet()));
   another.addEventListener("click", () => ((state.number += 1), (state.file = null), fromSet()));
 
-  (async () => {
+  async function begin() {
     try {
       const [job, data] = await Promise.all([get(`jobs/${id}`, { signal: leaving.signal }), get("datasets?limit=100", { signal: leaving.signal })]);
       say(heading, `${title(job)} · place by place, head by head`);
@@ -137,8 +139,9 @@ export function show(main, id, query) {
       await (image ? ofOwn(image) : fromSet());
       if (wanted && !image) problem.replaceChildren(h("p", { class: "notice" }, "The image that you tried was kept in the other page only; choose it again below."));
     } catch (error) {
-      fail(error, () => location.reload());
+      fail(error, begin);
     }
-  })();
+  }
+  begin();
   return () => (leaving.abort(), clearTimeout(resting));
 }

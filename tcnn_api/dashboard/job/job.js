@@ -239,10 +239,11 @@ export function show(main, id) {
     unwatch();
   }
 
-  refresh().then(() => (measured(), listen())).catch((error) => {
+  const load = () => refresh().then(() => (measured(), listen())).catch((error) => {
     main.replaceChildren(h("h1", {}, error.status === 404 ? "Job not found" : "The job cannot be shown"),
-      trouble(error, error.status === 404 ? null : () => location.reload()), h("p", {}, h("a", { href: "#/" }, "All jobs")));
+      trouble(error, error.status === 404 ? null : load), h("p", {}, h("a", { href: "#/" }, "All jobs")));
   });
+  load();
   return leave;
 }
 

@@ -4,7 +4,7 @@ import { fresh, h, say } from "../dom.js";
 import { select } from "../components/form.js";
 import { count } from "../components/format.js";
 import { ask, key, save } from "../server/http.js";
-import { fileLink } from "../components/parts.js";
+import { fileLink, trouble } from "../components/parts.js";
 
 const TAIL = 40_000; // bytes of the log that are shown
 const MOST = 1000; // lines that a search shows
@@ -18,10 +18,11 @@ export function logOf(id) {
   const attempt = select([["", "The last"]], { id: fresh("attempt") });
   const which = h("div", { hidden: true }, h("label", { for: attempt.id }, "Attempt"), attempt);
   const told = h("p", { class: "muted", role: "status" });
+  const problem = h("div");
   const element = h("details", { class: "card", ontoggle: () => element.open && show() }, h("summary", {}, "Log"),
     h("form", { class: "filters", role: "search", "aria-label": "Search the log", onsubmit: (event) => (event.preventDefault(), show()) },
       h("div", {}, h("label", { for: field.id }, "Search"), field), which),
-    told, lines, h("p", {}, fileLink(url, `${id}.txt`, { saving: save, keyed: Boolean(key.get()) })));
+    told, problem, lines, h("p", {}, fileLink(url, `${id}.txt`, { saving: save, keyed: Boolean(key.get()) })));
   let timer;
   let turn = 0;
 
@@ -38,10 +39,13 @@ export function logOf(id) {
     try {
       const text = await (await ask(`${url}?${asked}`)).text();
       if (own !== turn) return;
+      problem.replaceChildren();
       if (words) find(text, words);
       else end(text);
     } catch (error) {
-      if (own === turn) say(lines, error.message);
+      if (own !== turn) return;
+      const said = trouble(error, show); // the lines that are there stay
+      if (problem.textContent !== said.textContent) problem.replaceChildren(said);
     }
   }
 

@@ -2,10 +2,10 @@
 
 import { announce, fresh, h, say } from "../dom.js";
 import { copy } from "./copying.js";
-import { select } from "../components/form.js";
+import { posting, select } from "../components/form.js";
 import { date, title } from "../components/format.js";
-import { ask, get, once, post } from "../server/http.js";
-import { refused } from "../components/parts.js";
+import { ask, get } from "../server/http.js";
+import { refused, trouble } from "../components/parts.js";
 
 const DAYS = [["1", "For a day"], ["7", "For a week"], ["30", "For a month"], ["365", "For a year"]];
 
@@ -14,6 +14,8 @@ export function share(job) {
   const days = select(DAYS, { id: fresh("days") });
   days.value = "7";
   const made = h("div");
+  const leaving = new AbortController();
+  const posted = posting(leaving.signal);
   const list = h("ul", { class: "shares", "aria-label": "Links" });
   const problem = h("div");
   const dialog = h("dialog", { "aria-labelledby": "share-title", class: "sharing" },
@@ -26,8 +28,13 @@ export function share(job) {
     h("div", { class: "actions" }, h("button", { type: "button", onclick: () => dialog.close() }, "Close")));
 
   async function make() {
+    problem.replaceChildren();
     try {
-      const link = await post(url, { days: Number(days.value) }, { headers: { "Idempotency-Key": once() } });
+      let link = await posted(url, { days: Number(days.value) });
+      if (!link.page) { // made before, by what was sent then; its secret went with the answer, and nobody can have it
+        await ask(`${url}/${link.id}`, { method: "DELETE" });
+        link = await posted(url, { days: Number(days.value) });
+      }
       const address = new URL(link.page.slice(1), new URL(".", location.href)).href;
       const field = h("input", { type: "text", readonly: true, id: fresh("link"), onfocus: () => field.select() });
       field.value = address;
@@ -51,7 +58,7 @@ export function share(job) {
         h("button", { type: "button", class: "danger", "aria-label": `Revoke the link made ${date(one.created_at)}`, onclick: () => revoke(one) }, "Revoke"))));
       problem.replaceChildren();
     } catch (error) {
-      refused(problem, error);
+      problem.replaceChildren(trouble(error, draw));
     }
   }
 
@@ -67,7 +74,7 @@ export function share(job) {
     }
   }
 
-  dialog.addEventListener("close", () => dialog.remove());
+  dialog.addEventListener("close", () => (leaving.abort(), dialog.remove()));
   document.body.append(dialog);
   dialog.showModal();
   draw();

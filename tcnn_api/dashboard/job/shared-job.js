@@ -12,7 +12,7 @@ export function show(main, secret) {
   let leave = () => {};
   let over = false;
   main.append(h("p", { class: "loading" }, "Loading the job…"));
-  whose(secret).then((guest) => {
+  const load = () => whose(secret).then((guest) => {
     if (over) return;
     if (!guest.job) throw new Error("This is no link to a job.");
     main.replaceChildren();
@@ -21,8 +21,9 @@ export function show(main, secret) {
     if (over) return;
     main.replaceChildren(h("h1", {}, "This link shows nothing"), error.status === 401
       ? h("p", {}, "It has ended, or was revoked, or the job was deleted. Ask whoever sent it for another.")
-      : trouble(error, () => location.reload()));
+      : trouble(error, load));
   });
+  load();
   return () => {
     over = true;
     leave();

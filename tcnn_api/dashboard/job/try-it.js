@@ -53,7 +53,7 @@ export function tryIt(job) {
     } catch (error) {
       if (latest !== image) return;
       say(said, "");
-      problem.replaceChildren(trouble(error.message, error.status === 422 || error.status === 413 ? null : () => look(image)));
+      problem.replaceChildren(trouble(error, error.status === 422 || error.status === 413 ? null : () => look(image)));
     }
   }
 

@@ -31,7 +31,8 @@ export function show(main, query) {
     place.replaceChildren(h("p", { class: "empty" }, "Select runs ", h("a", { href: "#/runs" }, "in the table"), " first."));
     return;
   }
-  draw().catch((error) => error.name !== "AbortError" && place.replaceChildren(trouble(error, () => location.reload())));
+  const load = () => draw().catch((error) => error.name !== "AbortError" && place.replaceChildren(trouble(error, load)));
+  load();
 
   async function draw() {
     const found = await Promise.all(ids.map((id) => get(`jobs/${id}`, { signal: leaving.signal }).catch((error) => {

@@ -118,7 +118,7 @@ async function answered(path, { signal, ...rest }, within) {
   try {
     const answer = await fetch(path, { ...rest, signal: signal ? AbortSignal.any([signal, late.signal]) : late.signal, cache: "no-store" });
     connected(true);
-    return answer;
+    return broken(answer);
   } catch (error) {
     if (error.name === "AbortError" && !late.signal.aborted) throw error;
     connected(false);
@@ -126,6 +126,18 @@ async function answered(path, { signal, ...rest }, within) {
   } finally {
     clearTimeout(timer);
   }
+}
+
+/** The same answer; where what it holds breaks off on its way, the server cannot be reached. */
+function broken(answer) {
+  for (const kind of ["json", "text", "blob"]) {
+    answer[kind] = () => Response.prototype[kind].call(answer).catch((error) => {
+      if (!(error instanceof TypeError)) throw error; // it was stopped, or is no JSON
+      connected(false);
+      throw new Away();
+    });
+  }
+  return answer;
 }
 
 /** Whose key this is: `{tenant, scopes}`. It is tried without being kept; throws `Problem` for a wrong one. */

@@ -25,7 +25,7 @@ export function show(main, kind, id) {
   document.title = "Checkpoint · tcnn";
   const leaving = new AbortController();
   main.append(h("p", { class: "loading" }, "Loading…"));
-  get(`${kind}/${id}`, { signal: leaving.signal }).then((one) => {
+  const load = () => get(`${kind}/${id}`, { signal: leaving.signal }).then((one) => {
     document.title = `${one.name} · tcnn`;
     const refusal = h("div", { role: "alert" });
     main.replaceChildren(
@@ -36,8 +36,9 @@ export function show(main, kind, id) {
       refusal, ...parts(one, leaving.signal), usedBy(id, leaving.signal));
   }).catch((error) => {
     if (error.name === "AbortError") return;
-    main.replaceChildren(h("h1", {}, error.status === 404 ? `There is no such ${word}` : "It cannot be shown"), trouble(error, error.status === 404 ? null : () => location.reload()), h("p", {}, h("a", { href: "#/checkpoints" }, "All checkpoints")));
+    main.replaceChildren(h("h1", {}, error.status === 404 ? `There is no such ${word}` : "It cannot be shown"), trouble(error, error.status === 404 ? null : load), h("p", {}, h("a", { href: "#/checkpoints" }, "All checkpoints")));
   });
+  load();
   return () => leaving.abort();
 }
 

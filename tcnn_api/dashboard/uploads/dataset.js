@@ -4,7 +4,7 @@ import { announce, h, say } from "../dom.js";
 import { select } from "../components/form.js";
 import { bytes, count, date, number, percent } from "../components/format.js";
 import { ask, get } from "../server/http.js";
-import { refused, sure, trouble } from "../components/parts.js";
+import { busy, refused, sure, trouble } from "../components/parts.js";
 import { breakable, scrolling } from "../components/scrolling.js";
 import { usedBy } from "./used-by.js";
 
@@ -16,7 +16,7 @@ export function show(main, id) {
   const leaving = new AbortController();
   const { signal } = leaving;
   main.append(h("p", { class: "loading" }, "Loading the data set…"));
-  get(`datasets/${id}`, { signal }).then((one) => {
+  const load = () => get(`datasets/${id}`, { signal }).then((one) => {
     document.title = `${one.name} · tcnn`;
     const refusal = h("div", { role: "alert" });
     main.replaceChildren(
@@ -27,8 +27,9 @@ export function show(main, id) {
       refusal, facts(one), contents(id, signal), gallery(one, signal), usedBy(id, signal));
   }).catch((error) => {
     if (error.name === "AbortError") return;
-    main.replaceChildren(h("h1", {}, error.status === 404 ? "Data set not found" : "The data set cannot be shown"), trouble(error, error.status === 404 ? null : () => location.reload()), h("p", {}, h("a", { href: "#/data" }, "All data sets")));
+    main.replaceChildren(h("h1", {}, error.status === 404 ? "Data set not found" : "The data set cannot be shown"), trouble(error, error.status === 404 ? null : load), h("p", {}, h("a", { href: "#/data" }, "All data sets")));
   });
+  load();
   return () => leaving.abort();
 }
 
@@ -114,25 +115,25 @@ function gallery(one, signal) {
   const split = select([["", "All"], ...splits.map((name) => [name, SPLITS[name] ?? name])], { id: "gallery-split" });
   const grid = h("ul", { class: "thumbnails", "aria-label": "Images" });
   const words = h("p", { class: "muted", role: "status" }, "Loading images…");
-  const more = h("button", { type: "button", hidden: true, onclick: () => load(grid.children.length) }, "More images");
+  const problem = h("div");
+  const more = h("button", { type: "button", hidden: true, onclick: () => busy(more, () => load(grid.children.length)) }, "More images");
   let turn = 0;
 
   async function load(start = 0) {
     const own = (turn += 1);
-    more.disabled = true;
     const asked = new URLSearchParams({ start, limit: PAGE, ...(label.value && { label: label.value }), ...(split.value && { split: split.value }) });
     try {
       const page = await get(`datasets/${one.id}/images?${asked}`, { signal });
       if (own !== turn) return; // another class was chosen meanwhile
+      problem.replaceChildren();
       if (!start) grid.replaceChildren();
       grid.append(...page.data.map(thumbnail));
       say(words, `${count(grid.children.length)} of ${count(page.total)} images`);
       more.hidden = !page.has_more;
     } catch (error) {
       if (error.name === "AbortError" || own !== turn) return;
-      say(words, error.message);
-    } finally {
-      more.disabled = false;
+      if (!grid.children.length) say(words, "");
+      problem.replaceChildren(trouble(error, () => load(start)));
     }
   }
 
@@ -143,7 +144,7 @@ function gallery(one, signal) {
     h("form", { class: "filters", "aria-label": "Choose images", onsubmit: (event) => event.preventDefault() },
       h("div", {}, h("label", { for: "gallery-class" }, "Class"), label),
       splits.length > 1 && h("div", {}, h("label", { for: "gallery-split" }, "Split"), split)),
-    words, grid, more);
+    words, grid, problem, more);
 }
 
 function thumbnail({ file, label, split, width, height, thumbnail: source, reason }) {

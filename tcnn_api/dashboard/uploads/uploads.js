@@ -86,7 +86,7 @@ export function dropZone({ label, hint, accept, route, done, folders = false }) 
       item.classList.add("refused");
       word.className = "error";
       word.setAttribute("role", "alert");
-      if (error instanceof Away || error.status >= 500 || error.status === 429 || error.status === 401) {
+      if (passing(error)) {
         const again = h("button", { type: "button", "aria-label": `Try again to send ${item.querySelector("b").textContent}`, onclick: () => {
           again.remove();
           item.classList.remove("refused");
@@ -140,22 +140,35 @@ export function dropZone({ label, hint, accept, route, done, folders = false }) 
   return { element, waiting: () => list.querySelector("progress") !== null };
 }
 
-/** One file of a form, sent at once; how far it is, and what was found in it. */
+/** Whether what was not taken may be taken another time. */
+function passing(error) {
+  return error instanceof Away || error.status >= 500 || error.status === 429 || error.status === 401;
+}
+
+/** One file of a form, sent at once; how far it is, and what was found in it. What broke off is sent again as the same one. */
 export function uploader(route, label, accept, done, hint) {
   const control = h("input", { type: "file", accept });
   const progress = h("progress", { max: "1", value: "0", hidden: true, "aria-label": "Upload" });
   const word = h("p", { class: "hint", role: "status" });
-  const part = field("file", label, control, { wide: true, hint, extra: [progress, word] });
-  control.addEventListener("change", async () => {
+  const again = h("button", { type: "button", hidden: true }, "Try again");
+  const part = field("file", label, control, { wide: true, hint, extra: [progress, word, again] });
+  control.addEventListener("change", () => {
     const file = control.files[0];
-    if (!file) return;
+    const idempotency = once();
+    again.onclick = () => send(file, idempotency);
+    if (file) again.onclick();
+  });
+
+  async function send(file, idempotency) {
+    const focused = [control, again].includes(document.activeElement);
     wrong(control, "");
+    again.hidden = true;
     progress.hidden = false;
     control.disabled = true;
     say(word, `Sending ${file.name} (${bytes(file.size)})…`);
     try {
       const made = await upload(route, file, {
-        idempotency: once(),
+        idempotency,
         progress: (share) => {
           progress.value = share;
           say(word, share < 1 ? `Sending ${file.name}: ${percent(share, 0)}` : "Sent. The server looks at it…");
@@ -166,11 +179,14 @@ export function uploader(route, label, accept, done, hint) {
     } catch (error) {
       say(word, "");
       wrong(control, error.fields?.[0]?.message ?? error.message);
+      again.hidden = !passing(error);
+      say(again, `Try again to send ${file.name}`);
     } finally {
       progress.hidden = true;
       control.disabled = false;
       control.value = "";
+      if (focused && document.activeElement === document.body) (again.hidden ? control : again).focus();
     }
-  });
+  }
   return part;
 }

@@ -1,0 +1,162 @@
+"""Pages that show, send files or share, and a server that is really killed (SIGKILL) and begun again."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import Open, inaccessible, sync_api, until
+from mortal import Mortal, mortal
+from story import Story, pictures
+
+expect = sync_api.expect
+AWAY = "The server cannot be reached."
+KEY = "key-of-local"
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    return Story(tmp_path_factory.mktemp("killed") / "home")
+
+
+@pytest.fixture(scope="module")
+def running(story: Story) -> Iterator[Mortal]:
+    with mortal(story.house.home.root, TCNN_API_KEYS=f"local:{KEY}") as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: Mortal) -> Mortal:
+    running.revive()
+    return running
+
+
+def opened(open_page: Open, address: str) -> Any:
+    """A page of somebody who has given the key."""
+    page = open_page("about:blank")
+    page.add_init_script(f"sessionStorage.setItem('tcnn-key', '{KEY}')")
+    page.goto(address)
+    return page
+
+
+def test_what_was_opened_while_it_was_away_is_there_when_it_is_back(
+    server: Mortal, story: Story, open_page: Open
+) -> None:
+    """Of a job's page: its log, of which the lines that were there stay, and the details of before and after."""
+    page = opened(open_page, f"{server.url}/#/jobs/{story.succeeded.job}")
+    log = page.get_by_role("region", name=re.compile("^Log"))
+    page.get_by_text("Log", exact=True).click()
+    expect(log).to_contain_text("converting")
+    server.kill()
+    page.get_by_label("Search", exact=True).fill("done")
+    alerts = page.get_by_role("alert").filter(has_text=AWAY)
+    expect(alerts).to_have_count(1)
+    expect(log).to_contain_text("converting")
+    page.get_by_text("Class by class").click()
+    expect(alerts).to_have_count(2)
+    file = page.get_by_role("link", name=re.compile("^before-after.json"))
+    for _ in range(2):
+        file.click()
+        expect(file).to_have_text(re.compile(rf"^before-after.json \({AWAY}"))
+    assert inaccessible(page) == []
+    server.start()
+    expect(log.locator("mark")).to_have_text("done")
+    expect(page.get_by_role("region", name="Accuracy by class")).to_be_visible()
+    expect(alerts).to_have_count(0)
+    expect(file).to_have_text("before-after.json")
+
+
+@pytest.mark.parametrize("which", ["compare", pytest.param("jobs", marks=pytest.mark.slow)])
+def test_to_try_again_in_vain_does_not_lose_the_page(server: Mortal, story: Story, open_page: Open, which: str) -> None:
+    """As a reload would, after which nothing of the page is left that could notice that the server is back."""
+    page = opened(open_page, f"{server.url}/#/system")
+    expect(page.get_by_role("heading", name="Versions of this server")).to_be_visible()
+    server.kill()
+    one = story.succeeded.job
+    address = f"compare?jobs={one},{story.failed.job}" if which == "compare" else f"jobs/{one}"
+    page.evaluate("address => { location.hash = address; }", f"#/{address}")
+    again = page.get_by_role("button", name="Try again")
+    for _ in range(2):
+        again.press("Enter")
+        expect(again).to_be_focused()
+    server.start()
+    expect(page.get_by_text("test_resnet").first).to_be_visible()
+    expect(again).to_have_count(0)
+    assert page.evaluate("document.activeElement !== document.body"), "who goes on with the keyboard begins here"
+
+
+def test_a_forms_upload_that_broke_off_is_sent_again_as_the_same_one(
+    server: Mortal, open_page: Open, tmp_path: Path
+) -> None:
+    """Without choosing the file once more, and it is there once."""
+    (tmp_path / "pets.zip").write_bytes(pictures(broken=False))
+    page = opened(open_page, f"{server.url}/#/finetune")
+    sent: list[str] = []
+    page.on("request", lambda one: one.method == "POST" and sent.append(one.headers["idempotency-key"]))
+    expect(page.get_by_label("Data set", exact=True)).to_contain_text("None was uploaded yet")
+    server.suspend()
+    page.get_by_label("Upload a data set").set_input_files(tmp_path / "pets.zip")
+    until(page, lambda: sent)
+    server.kill()
+    again = page.get_by_role("button", name="Try again to send pets.zip")
+    expect(again).to_be_visible()
+    expect(page.locator(".error:visible")).to_contain_text(AWAY)
+    server.start()
+    again.press("Enter")
+    expect(page.get_by_label("Data set", exact=True).locator("option:checked")).to_contain_text("pets.zip")
+    expect(page.get_by_text("23 images of 2 classes")).to_be_visible()
+    expect(again).to_be_hidden()
+    assert sent[0] == sent[-1] and len(sent) == 2
+    with server.client(KEY) as client:
+        assert len(client.get("/datasets").json()["data"]) == 1
+
+
+def test_a_link_that_was_made_as_it_died_is_not_made_twice(server: Mortal, story: Story, open_page: Open) -> None:
+    """Its secret went with the answer: it is revoked, and another one takes its place."""
+    page = opened(open_page, f"{server.url}/#/jobs/{story.succeeded.job}")
+
+    def die(route: Any) -> None:
+        assert route.fetch().status == 201
+        server.kill()
+        route.continue_()
+
+    page.get_by_role("button", name="Share").click()
+    dialog = page.get_by_role("dialog")
+    make = dialog.get_by_role("button", name="Make a link")
+    page.route(re.compile("/shares$"), die, times=1)
+    make.click()
+    expect(dialog.get_by_role("alert")).to_contain_text(AWAY)
+    dialog.get_by_role("button", name="Close").click()
+    page.get_by_role("button", name="Share").click()  # whose list cannot be had now
+    expect(dialog.get_by_role("alert")).to_contain_text(AWAY)
+    server.start()
+    links = dialog.get_by_role("list", name="Links").get_by_role("listitem")
+    expect(links).to_have_count(1)
+    make.click()
+    expect(dialog.get_by_label("The link; it is shown this once")).to_have_value(re.compile("/#/shared/tcnnshare_"))
+    expect(links).to_have_count(1)
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again(server: Mortal, story: Story, open_page: Open) -> None:
+    """One of which the first part has arrived: of it the browser says other words, which nobody understands."""
+    folder = story.house.home.attempt(story.succeeded.job, story.succeeded.number)
+    before = (folder / "log.txt").read_text()
+    (folder / "log.txt").write_text(before + "a long line, of which there are many\n" * 2_000_000 + "the last\n")
+    page = opened(open_page, f"{server.url}/#/jobs/{story.succeeded.job}")
+    page.get_by_text("Log", exact=True).click()
+    expect(page.get_by_role("region", name=re.compile("^Log"))).to_contain_text("the last")
+    begun: list[str] = []
+
+    def stop(answer: Any) -> None:
+        if answer.url.endswith("/logs?") and not begun:
+            begun.append(answer.url)
+            server.kill()
+
+    page.on("response", stop)
+    page.get_by_label("Search", exact=True).fill("the last")
+    until(page, lambda: begun)
+    expect(page.get_by_role("alert").filter(has_text=AWAY)).to_be_visible()
+    (folder / "log.txt").write_text(before + "the last\n")
+    server.start()
+    expect(page.locator("mark")).to_have_text("the last")
