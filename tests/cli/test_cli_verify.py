@@ -169,7 +169,7 @@ class TestImages:
             directory.mkdir()
         if kind == "broken":
             (directory / "a.png").write_bytes(b"\x89PNG\r\n\x1a\nno picture")
-        words = {"missing": "found nothing", "file": "found a file", "empty": "no image", "broken": "a.png: not a"}
+        words = {"missing": "found nothing", "file": "found a file", "empty": "found none", "broken": "a.png: not a"}
         error = tcnn("verify", converted, "--weights", weights, "--images", directory).error(2)
         assert words[kind] in error
 
