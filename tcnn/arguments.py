@@ -38,9 +38,9 @@ def typed(*own: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError:  # Python says which argument is missing, or none of the function's
                 return function(*args, **kwargs)
-            for name in given.keys() & kinds.keys() - set(own):
-                if not fits(given[name], kinds[name]):
-                    raise RequestError(f"{name}: expected {told(kinds[name])}, found {shorten(repr(given[name]), 80)}")
+            for name, value in given.items():  # the first that is wrong is told
+                if name in kinds and name not in own and not fits(value, kinds[name]):
+                    raise RequestError(f"{name}: expected {told(kinds[name])}, found {shorten(repr(value), 80)}")
             return function(*args, **kwargs)
 
         return call

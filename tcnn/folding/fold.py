@@ -36,7 +36,7 @@ from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.base import AttentionLayer
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.fused import FusedGPSA2d
-from tcnn.models.checks import refuse_no_flag, refuse_other_images, refuse_prepared, refuse_without_values, unwrapped
+from tcnn.models.checks import refuse_other_images, refuse_prepared, refuse_without_values, unwrapped
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import noise_images, randomised
 from tcnn.models.running import replacements
@@ -79,7 +79,6 @@ def fold(
     Raises: `NothingToConvertError` when no head can be folded, `VerificationError` when none can within `max_error`.
     """
     config = build(VerificationConfig, {}, config)
-    refuse_no_flag(randomise, "randomise")
     model = unwrapped(model)
     refuse_without_values(model, "fold")
     record = checked(model, max_error)

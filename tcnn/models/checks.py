@@ -125,9 +125,3 @@ def refuse_other_images(images: object) -> None:
     if other is not None:
         raise RequestError(f"images: expected a dense tensor of real numbers, found {other}; give one in float32")
     refuse_not_finite(images)
-
-
-def refuse_no_flag(value: object, name: str) -> None:
-    """Raise `RequestError` for what is neither True nor False, under the argument's name."""
-    if not isinstance(value, bool):
-        raise RequestError(f"{name}: expected True or False, found {named(value)}")

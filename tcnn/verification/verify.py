@@ -17,7 +17,7 @@ from tcnn.config import HARD_TEMPERATURE, VerificationConfig, build
 from tcnn.errors import RequestError
 from tcnn.layers.backends.selection import backend, use_backend
 from tcnn.layers.filters import pair
-from tcnn.models.checks import refuse_no_flag, refuse_other_images, refuse_prepared, refuse_without_values, unwrapped
+from tcnn.models.checks import refuse_other_images, refuse_prepared, refuse_without_values, unwrapped
 from tcnn.models.precision import exact_arithmetic, filters_are_rounded
 from tcnn.models.randomise import layer_noise, noise_images, randomised
 from tcnn.models.running import (
@@ -70,7 +70,6 @@ def verify(
     are not finite, or a layer whose temperature is not a number above 0.
     """
     config = build(VerificationConfig, options, config)
-    refuse_no_flag(randomise, "randomise")
     source, converted = unwrapped(source), unwrapped(converted)
     refuse_prepared(converted, "verify")
     for model in (source, converted):
