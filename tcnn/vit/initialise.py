@@ -42,9 +42,9 @@ def initialise(
     images: Tensor | None = None,
     seed: int = 0,
     window: int | None = None,
-    peak: float = 0.5,
+    peak: float | None = None,
     positions: Positions | None = None,
-    locality: float = 1.0,
+    locality: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> InitialisationReport:
     """Initialise the attention of a timm vision transformer, or the filters of a ConvMixer, in place.
@@ -61,22 +61,23 @@ def initialise(
             with the spectrum of photographs.
         seed: of the offsets and of what is drawn.
         window: offsets lie in a window of so many patches, odd; by default 3, and for ConvMixer its whole kernel.
-        peak: `impulse` gives the patch at the offset this mean attention weight, between 0 and 1.
+        peak: `impulse` gives the patch at the offset this mean attention weight, between 0 and 1; by default 0.5.
         positions: what the positional embedding of patches becomes: `fourier`, the features of `tcnn.vit.impulse` at
             the mean square of the patches' embedding, or `keep`. By default `fourier`, and `keep` with `default`. It
             stays a parameter if it was one.
-        locality: α of `convolution`, above 0.
+        locality: α of `convolution`, above 0; by default 1.
         progress: called with the name of every layer before it is initialised.
 
     Returns: an `InitialisationReport` with what every layer does on the images.
 
-    Raises: `RequestError` for a model without positional embedding or with another attention, and impossible settings.
+    Raises: `RequestError` for a model without positional embedding or with another attention, impossible settings, and
+        settings that have no effect on this model.
     """
     if initialisation not in get_args(Initialisation):
         raise RequestError(f"init: expected {', '.join(get_args(Initialisation))}, found {initialisation!r}")
     if window is not None and (window < 1 or window % 2 == 0):
         raise RequestError(f"window: expected an odd number of patches, for example 3, found {window}")
-    if not 0 < peak < 1:
+    if peak is not None and not 0 < peak < 1:
         raise RequestError(f"peak: expected an attention weight between 0 and 1, found {peak:g}")
     if positions not in (None, *get_args(Positions)):
         raise RequestError(f"positions: expected {' or '.join(get_args(Positions))}, found {positions!r}")
@@ -84,22 +85,47 @@ def initialise(
     if images is not None:
         refuse_other_images(images)
     _check_seed(seed)
+    _refuse_unused(model, initialisation, positions, images=images, window=window, peak=peak, locality=locality)
     notes = unseen_pixels(model)
     generator = torch.Generator().manual_seed(seed)
     if isinstance(model, ConVit):
-        report = initialise_convit(model, initialisation, locality, seed, generator)
+        report = initialise_convit(model, initialisation, 1.0 if locality is None else locality, seed, generator)
     elif isinstance(model, ConvMixer):
         report = initialise_convmixer(model, initialisation, window, seed, generator)
     elif initialisation in ("convolution", "random"):
         raise RequestError(f"init: {initialisation} is of ConViT (convit_*), found a {type(model).__name__}")
     else:
-        report = _initialise_vit(model, initialisation, images, seed, window, peak, positions, generator, progress)
+        aim = 0.5 if peak is None else peak
+        report = _initialise_vit(model, initialisation, images, seed, window, aim, positions, generator, progress)
     return report.model_copy(update={"notes": notes})
 
 
 def _check_seed(seed: int) -> None:
     if not 0 <= seed < 2**63:
         raise RequestError(f"seed: expected a whole number from 0 to 2⁶³ − 1, found {seed}")
+
+
+def _refuse_unused(
+    model: nn.Module, initialisation: Initialisation, positions: Positions | None, **given: object
+) -> None:
+    """Raise `RequestError` for the first setting that was given and has no effect on this model."""
+    gated, mixer = isinstance(model, ConVit), isinstance(model, ConvMixer)
+    transformer, impulse = not gated and not mixer, initialisation == "impulse"
+    keeps = positions == "keep" or (positions is None and initialisation == "default")
+    rules = (
+        ("images", transformer and (impulse or not keeps), "impulse, or fourier positions, of vit_* and deit_* read"),
+        ("window", impulse and not gated, "impulse, of vit_*, deit_* and convmixer_*, has"),
+        ("peak", impulse and transformer, "impulse of vit_* and deit_* has"),
+        ("locality", initialisation == "convolution" and gated, "convolution, of convit_*, has"),
+    )
+    found = f"{initialisation} of a {type(model).__name__}"
+    for name, has, which in rules:
+        if given[name] is not None and not has:
+            raise RequestError(
+                f"{name}: only {which} {'them' if name == 'images' else 'one'}, found {found}; leave it out"
+            )
+    if positions == "fourier" and not transformer:
+        raise RequestError(f"positions: only vit_* and deit_* have an embedding of them, found {found}; leave it out")
 
 
 def unseen_pixels(model: nn.Module) -> tuple[str, ...]:

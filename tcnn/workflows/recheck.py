@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tcnn.checkpoints import checkpoint
 from tcnn.checkpoints.files import is_ours
-from tcnn.checkpoints.opening import check_exists, open_checkpoint, open_model
+from tcnn.checkpoints.opening import check_exists, open_checkpoint, open_model, refuse_arguments
 from tcnn.config import ConversionConfig, VerificationConfig
 from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import without_stride
@@ -93,9 +93,11 @@ def open_pair(
     place = usable_device(device)
     if against is not None:
         check_exists(against)  # before anything is read or downloaded for it
+    built = not is_ours(path)
+    if against is not None and is_ours(against) and not built:
+        refuse_arguments(against, model_args)  # neither of the two is built of a name
     stored = _stored_cnn(against, weights)
     progress("reading")
-    built = not is_ours(path)
     content = open_checkpoint(path, **(model_args if built or against is None else {}))
     refuse_folded(content.conversion, str(path), "verify")
     if not content.conversion.layers:

@@ -28,6 +28,10 @@ def convit(heads: int = 4, **options: Any) -> nn.Module:
     return timm.create_model("convit_tiny", num_heads=heads, **{**small, **options}).eval()
 
 
+def vit() -> nn.Module:
+    return timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1)
+
+
 def gated(model: nn.Module) -> list[GPSA]:
     return [module for module in model.modules() if isinstance(module, GPSA)]
 
@@ -153,3 +157,27 @@ def test_a_run_begins_so_and_trained_weights_are_not_lost(tmp_path: Path) -> Non
     start = prepare("test_vit", tiny_runs.tiny(convert=False, init="mimetic"), ("a", "b"), pretrained=False)
     other = prepare("test_vit", tiny_runs.tiny(convert=False), ("a", "b"), pretrained=False)
     assert not torch.equal(start.model.blocks[0].attn.qkv.weight, other.model.blocks[0].attn.qkv.weight)
+
+
+NOISE = torch.zeros(1, 3, 32, 32)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "setting", "said"),
+    [
+        (vit, "mimetic", {"window": 5}, "window: only impulse, of vit_*, deit_* and convmixer_*, has one"),
+        (vit, "default", {"peak": 0.4}, "peak: only impulse of vit_* and deit_* has one"),
+        (vit, "impulse", {"locality": 2.0}, "locality: only convolution, of convit_*, has one"),
+        (vit, "mimetic", {"images": NOISE, "positions": "keep"}, "images: only impulse, or fourier"),
+        (convit, "random", {"locality": 2.0}, "locality: only convolution, of convit_*, has one"),
+        (convit, "convolution", {"window": 3}, "window: only impulse"),
+        (convit, "convolution", {"positions": "fourier"}, "positions: only vit_* and deit_* have"),
+        (mixer, "impulse", {"peak": 0.4}, "found impulse of a ConvMixer; leave it out"),
+        (mixer, "default", {"window": 3}, "found default of a ConvMixer; leave it out"),
+        (mixer, "impulse", {"images": NOISE}, "images: only impulse, or fourier"),
+    ],
+)
+def test_a_setting_without_effect_is_refused(make: Any, kind: Any, setting: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        tcnn.initialise(make(), kind, **setting)
+    assert said in str(caught.value) and "\n" not in str(caught.value)

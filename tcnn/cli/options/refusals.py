@@ -71,9 +71,13 @@ RULES: dict[str, tuple[Rule, ...]] = {
         _needs("figure", "shape", why="is the picture of --shape-bias DIR"),
         *(_not_beside(other, "shape", "--shape-bias names images of its own, and measures nothing else")
           for other in ("data", "split", "layout", "limit", "all_corruptions", "corruption", "severities", "baseline",
-                        "per_class", "csv_file", "results_csv", "result", "crop_pct", "seed", "workers")),
+                        "per_class", "examples", "csv_file", "results_csv", "result", "crop_pct", "seed", "workers",
+                        "channels_last")),
+        _not_beside("corruption", "all_corruptions", "--corruptions takes all fifteen; give one of the two"),
         Rule("severities", _corrupted, "nothing is corrupted; give --corruptions, or --corruption NAMES"),
         Rule("baseline", _corrupted, "nothing is corrupted; give --corruptions, or --corruption NAMES"),
+        _needs("examples", "as_json", why="they are named in JSON only; give --json as well"),
+        _not_beside("per_class", "result", "--result prints timm's JSON, which has no classes; give one of the two"),
         _needs("seed", "all_corruptions", "corruption", why="nothing is drawn at random without corruptions"),
     ),
     "export": (
@@ -93,6 +97,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         _needs("formats", "out", why="no picture is written; name a directory with --out"),
         _needs("evaluation", "out", why="it adds pictures, and none is written; name a directory with --out"),
         _needs("query", "images", why="there are no attention maps without --images"),
+        _needs("query", "shown", why="no map is taken with --shown 0"),
         _needs("limit", "images", why="there is nothing to limit without --images"),
         _needs("shown", "images", why="there are no attention maps without --images"),
     ),
