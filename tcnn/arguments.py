@@ -19,6 +19,8 @@ WORDS: dict[object, str] = {
     NoneType: "None",
 }
 """What an annotation is called where a value does not fit it."""
+CLASSES = {"Module": "a module", "Tensor": "a tensor", "Path": "a path"}
+"""Those of torch and of paths, by name: this module loads neither."""
 UNIONS = (Union, UnionType)
 SEVERAL = (Sequence, Collection, Iterable)
 
@@ -40,12 +42,20 @@ def typed(*own: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 return function(*args, **kwargs)
             for name, value in given.items():  # the first that is wrong is told
                 if name in kinds and name not in own and not fits(value, kinds[name]):
-                    raise RequestError(f"{name}: expected {told(kinds[name])}, found {shorten(repr(value), 80)}")
+                    raise _refused(name, value, kinds[name])
             return function(*args, **kwargs)
 
         return call
 
     return decorate
+
+
+def _refused(name: str, value: Any, kind: Any) -> RequestError:
+    """What is said of a value; of a list, of the first in it that is of another kind."""
+    if get_origin(kind) in SEVERAL and isinstance(value, list | tuple):
+        inner = get_args(kind)[0]
+        name, value, kind = next((f"{name}[{i}]", one, inner) for i, one in enumerate(value) if not fits(one, inner))
+    return RequestError(f"{name}: expected {told(kind)}, found {shorten(repr(value), 80)}")
 
 
 def at_least(least: int, **counts: int) -> None:
@@ -107,4 +117,5 @@ def told(kind: Any) -> str:
         return "a dict"
     if origin is Callable:
         return "a function"
-    return WORDS.get(kind) or (origin or kind).__name__
+    name = (origin or kind).__name__
+    return WORDS.get(kind) or CLASSES.get(name, name)

@@ -36,7 +36,7 @@ from tcnn.conversion.ties import still_tied
 from tcnn.errors import CheckpointError, RequestError, one_line, shorten
 from tcnn.files import path_of, replacing
 from tcnn.layers.folded import FoldedGPSA2d
-from tcnn.models.checks import named, refuse_prepared, refuse_without_shapes, refuse_without_values, unwrapped
+from tcnn.models.checks import named, refuse_prepared, refuse_unwritable, refuse_without_shapes, unwrapped
 from tcnn.models.running import usable_device
 from tcnn.models.trace import meta_copy
 from tcnn.verification.report import VerificationReport
@@ -103,7 +103,7 @@ def contents(
     if not isinstance(verification, VerificationReport | None):
         raise RequestError(f"verification: expected what tcnn.verify returned, found {named(verification)}")
     refuse_prepared(model, "save", but=(FoldedGPSA2d,))
-    refuse_without_values(model, "save")
+    refuse_unwritable(model)
     cfg = {k: v for k, v in (getattr(model, "pretrained_cfg", None) or {}).items() if k != "state_dict"}
     layers = tuple(layer.model_copy(update={"tied": still_tied(model, layer)}) for layer in report.layers)
     report = report.model_copy(update={"model_args": _model_args(model, report), "layers": layers})

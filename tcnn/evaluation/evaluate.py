@@ -25,13 +25,13 @@ from tcnn.config.base import MOST_PIXELS
 from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import Batch, EvaluationLoader
 from tcnn.data.transforms import Transform, middle_of_strip
-from tcnn.errors import RequestError, shorten
+from tcnn.errors import RequestError, TcnnError, out_of_memory, shorten
 from tcnn.evaluation.corruptions import Corruption, MixedCorruption
 from tcnn.evaluation.scores import ClassScore, Confusion, Evaluation
 from tcnn.folding.fold import fused
-from tcnn.models.checks import no_module, refuse_without_values
+from tcnn.models.checks import refuse_without_values, unwrapped
 from tcnn.models.running import place_of, usable_device, weights_dtype
-from tcnn.models.trace import evaluating, input_settings
+from tcnn.models.trace import check_size, evaluating, input_settings, input_shape
 
 Amp = Literal["float32", "bfloat16", "float16"]
 Progress = Callable[[int], None]
@@ -100,8 +100,7 @@ def evaluate(
 
     Raises: `RequestError` when classes and outputs do not fit, or no image can be read.
     """
-    if not isinstance(model, nn.Module):
-        raise no_module(model)
+    unwrapped(model, only_run=True)  # refused is what cannot be run; a wrapper runs as it is
     refuse_without_values(model, "evaluate")
     if amp not in get_args(Amp):
         raise RequestError(f"amp: expected {', '.join(get_args(Amp))}, found {amp!r}")
@@ -193,7 +192,7 @@ def _count(
                 if channels_last:
                     images = images.to(memory_format=torch.channels_last)
                 targets = batch.targets.to(device, non_blocking=True)
-                logits = _columns(model(images), columns, len(data.class_names)).float()
+                logits = _columns(_outputs(model, images), columns, len(data.class_names)).float()
                 top = logits.topk(min(5, logits.shape[1])).indices
                 best = top == targets[:, None]
                 finite = logits.isfinite().all(1)  # else the order of the outputs means nothing
@@ -210,6 +209,23 @@ def _count(
         counts[0], counts[1].astype(bool), counts[2].astype(bool), counts[3], losses_, unreadable,
         time.perf_counter() - started,
     )  # fmt: skip
+
+
+def _outputs(model: nn.Module, images: Tensor) -> Any:
+    """What the model makes of a batch; where it runs on no such images that is said in one line."""
+    try:
+        return model(images)
+    except Exception as error:
+        if isinstance(error, TcnnError) or out_of_memory(error):
+            raise
+        channels = input_shape(model)[0]
+        if channels != images.shape[1]:
+            raise RequestError(
+                f"data: expected images of {channels} channels, as the model takes, found {images.shape[1]}; open them "
+                f"with in_chans={channels}"
+            ) from error
+        check_size(model, (images.shape[2], images.shape[3]))  # says what a model of Python's cannot do with any image
+        raise
 
 
 def _columns(logits: Any, columns: Tensor | None, classes: int) -> Tensor:

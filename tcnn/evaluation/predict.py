@@ -100,7 +100,7 @@ def predict(
         from tcnn.checkpoints.opening import open_model
 
         model = open_model(str(model))
-    model = unwrapped(model)
+    model = unwrapped(model, only_run=True)
     refuse_without_values(model, "predict")
     if size is not None:
         check_size(model, (size, size) if isinstance(size, int) else size)

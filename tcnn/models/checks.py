@@ -16,14 +16,17 @@ WRAPPERS = {"OptimizedModule": "_orig_mod", "AveragedModel": "module", "ModelEma
 """Modules of torch and timm around a model, and where it is in them: by name, as a class takes seconds to import."""
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
+def unwrapped(model: nn.Module, only_run: bool = False) -> nn.Module:
     """The module in what `torch.compile`, data parallelism or an average of weights wrapped, or the model itself.
 
     A wrapper has the same tensors under names with `_orig_mod.` or `module.` before them, which no file of the model
     knows. The compiler's would compile whatever is hooked to its layers; that of several processes would wait for the
     others.
 
-    Raises `RequestError` for anything that is no module.
+    Args:
+        only_run: whether the model is run as a whole, which TorchScript will do, too.
+
+    Raises `RequestError` for anything that is no module, and for a compiled one whose layers are none of Python's.
     """
     while True:
         if not isinstance(model, nn.Module):
@@ -34,13 +37,36 @@ def unwrapped(model: nn.Module) -> nn.Module:
         elif isinstance(model, nn.DataParallel | DistributedDataParallel):
             model = model.module
         else:
-            return model
+            break
+    if _is_exported(model):
+        raise _of_another_language("model", "a program of torch.export")
+    if isinstance(model, torch.jit.ScriptModule) and not only_run:
+        raise _of_another_language("model", "one of TorchScript")
+    return model
+
+
+def refuse_scripted(model: nn.Module) -> None:
+    """Raise `RequestError` for a model with a part of TorchScript: no hook can watch its layers."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise _of_another_language(name or "model", "one of TorchScript")
+
+
+def _of_another_language(name: str, found: str) -> RequestError:
+    return RequestError(f"{name}: expected a module with layers of Python, found {found}; give what it was made from")
+
+
+def _is_exported(model: nn.Module) -> bool:
+    """Whether this is what `ExportedProgram.module()` returns: it cannot be put into another mode."""
+    return isinstance(model, torch.fx.GraphModule) and "eval" in vars(model)
 
 
 def no_module(value: object) -> RequestError:
     """What is said of anything that stands where a module should."""
     with_report = isinstance(value, tuple) and isinstance(getattr(value, "model", None), nn.Module)
     advice = "take its .model" if with_report else "load it by tcnn.load or timm.create_model"
+    if isinstance(value, torch.export.ExportedProgram):
+        advice = "give the module that it was made from"
     return RequestError(f"model: expected a module, found {named(value)}; {advice}")
 
 
@@ -90,8 +116,28 @@ def refuse_without_values(model: nn.Module, verb: str) -> None:
             )
 
 
+def refuse_packed(model: nn.Module, verb: str) -> None:
+    """Raise `RequestError` for a model with weights that are no tensors, as those of quantised layers are."""
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise RequestError(
+                f"{type(model).__name__}: expected tensors to {verb}, found {name}, of type {type(value).__name__}, as "
+                f"quantised layers have; {verb} the model that it was made from"
+            )
+
+
+def refuse_unwritable(model: nn.Module) -> None:
+    """Raise `RequestError` for a model whose weights no file takes: without values, or no tensors."""
+    refuse_without_values(model, "save")
+    refuse_packed(model, "save")
+
+
 def refuse_other_dtypes(model: nn.Module, verb: str) -> None:
-    """Raise `RequestError` for a model with a weight that is not in float32; `verb` is the refused operation."""
+    """Raise `RequestError` for a model with a weight that is not in float32; `verb` is the refused operation.
+
+    Raises as `refuse_packed`, too.
+    """
+    refuse_packed(model, verb)
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point() and parameter.dtype != torch.float32:
             found = str(parameter.dtype).removeprefix("torch.")

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.base import AttentionLayer
-from tcnn.models.checks import refuse_without_shapes, unwrapped
+from tcnn.models.checks import refuse_scripted, refuse_without_shapes, unwrapped
 from tcnn.models.running import empty_tables, failure, first_of, weights_dtype
 
 
@@ -102,7 +102,7 @@ def input_settings(model: nn.Module) -> dict[str, Any]:
 
     For a model that was built for images of other channels timm keeps the statistics of three: here they are averaged.
     """
-    settings: dict[str, Any] = resolve_model_data_config(unwrapped(model))
+    settings: dict[str, Any] = resolve_model_data_config(unwrapped(model, only_run=True))
     channels = input_shape(model)[0]
     settings["input_size"] = (channels, *settings["input_size"][1:])
     for name in ("mean", "std"):
@@ -134,6 +134,7 @@ def trace(model: nn.Module, input_size: tuple[int, int] | None = None) -> list[S
 
     Raises `RequestError` when the model does not run on an image of its own size.
     """
+    refuse_scripted(model)
     steps = _forward(model, input_size, _run)
     owners = dict(model.named_modules())
     return [step._replace(module=owners[step.name]) for step in steps]
@@ -144,6 +145,7 @@ def spans(model: nn.Module, input_size: tuple[int, int] | None = None) -> dict[s
 
     Raises `RequestError` as `trace` does.
     """
+    refuse_scripted(model)
     return _forward(model, input_size, _spans)
 
 
@@ -223,7 +225,8 @@ def _run(model: nn.Module, image: Tensor) -> list[Step]:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Context that sets evaluation mode; afterwards every module has its previous mode."""
-    modes = [(module, module.training) for module in model.modules()]
+    # A frozen module of TorchScript has no mode.
+    modes = [(module, module.training) for module in model.modules() if hasattr(module, "training")]
     model.eval()
     try:
         yield

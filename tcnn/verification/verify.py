@@ -143,7 +143,7 @@ def _compare(
         expected = logits_of(reference, batch, dtype)
     del reference
     candidate = in_dtype(converted, dtype)
-    with evaluating(candidate):
+    with evaluating(candidate), told_in_one_line(converted, batch):
         found = logits_of(candidate, batch, dtype)
     rounded = dtype == torch.float64 and filters_are_rounded(source, converted)
     tight = dtype == torch.float64 and not rounded

@@ -1,6 +1,7 @@
 """What wraps a model is taken for the model in it: nothing is compiled, and files have the model's names."""
 
 import copy
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from data_pictures import draw_classes
 from nets import same_state, seeded_model, snapshot
 from PIL import Image
 from timm.utils import ModelEmaV3
@@ -15,6 +17,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 import tcnn
+from tcnn.data.image_set import open_dataset
 from tcnn.errors import RequestError
 
 
@@ -112,3 +115,79 @@ def test_what_is_no_module_is_told_what_it_is(source: nn.Module, tmp_path: Path)
         for it in (None, nn.Conv2d, *(["t.safetensors"] if call in calls else [])):
             with pytest.raises(RequestError, match=r"^model: expected a module, found .*; load it by tcnn\.load or"):
                 call(it)
+
+
+SIZE = (32, 32)
+IMAGE = torch.zeros(2, 3, *SIZE)
+COMPILED: dict[str, Callable[[nn.Module], Any]] = {
+    "TorchScript": lambda model: torch.jit.trace(model, IMAGE),
+    "TorchScript, frozen": lambda model: torch.jit.freeze(torch.jit.trace(model, IMAGE)),
+    "torch.export": lambda model: torch.export.export(model, (IMAGE,)).module(),
+}
+
+
+@pytest.fixture(scope="module", params=COMPILED.values(), ids=COMPILED)
+def without_layers(request: pytest.FixtureRequest, source: nn.Module) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated
+        return request.param(copy.deepcopy(source).eval())
+
+
+def test_what_has_no_layers_of_python_is_told_what_it_is(
+    without_layers: Any, source: nn.Module, model: nn.Module, tmp_path: Path
+) -> None:
+    """They ended in RuntimeError, AttributeError and NotImplementedError, or were told to take another size."""
+    calls: list[Callable[[Any], object]] = [
+        tcnn.convert, tcnn.without_stride, tcnn.fold, tcnn.prune, tcnn.fuse, tcnn.initialise, tcnn.inspect,
+        lambda it: tcnn.verify(it, model), lambda it: tcnn.verify(source, it), lambda it: tcnn.fold(model, source=it),
+        lambda it: tcnn.explain(it, model, IMAGE), lambda it: tcnn.inspect(model, IMAGE, against=[it]),
+        lambda it: tcnn.export(it, tmp_path / "m.pt2"), lambda it: tcnn.save(it, tmp_path / "m.safetensors"),
+        lambda it: tcnn.finetune(it, "p", out=tmp_path / "run"), lambda it: tcnn.plan(it, "p"),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(RequestError, match=r"^model: expected a module with layers of Python, found .*made from$"):
+            call(without_layers)
+    assert not any(tmp_path.iterdir())
+
+
+def test_torchscript_predicts_and_is_measured(without_layers: Any, source: nn.Module, tmp_path: Path) -> None:
+    draw_classes(tmp_path, ["a", "b"], 1)
+    data = open_dataset(str(tmp_path), "val")
+    plain = copy.deepcopy(source)
+    plain.pretrained_cfg = plain.default_cfg = {}  # TorchScript does not keep how images are prepared
+    calls = (
+        lambda it: tcnn.predict(it, tmp_path, size=SIZE, batch_size=2)[0].guesses[0].probability,
+        lambda it: tcnn.evaluate(it, data, size=SIZE, class_subset=[0, 1]).loss,
+    )
+    for call in calls:
+        if isinstance(without_layers, torch.jit.ScriptModule):
+            assert call(without_layers) == pytest.approx(call(plain), rel=1e-4)
+        else:
+            with pytest.raises(RequestError, match=r"found a program of torch\.export; give what it was made from$"):
+                call(without_layers)
+
+
+def test_a_part_of_torchscript_is_named() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), torch.jit.script(nn.Sequential(nn.ReLU())), nn.Conv2d(4, 4, 3))
+    with pytest.raises(RequestError, match=r"^1: expected a module with layers of Python, found one of TorchScript"):
+        tcnn.convert(model, target="2")
+
+
+class Packed(nn.Linear):
+    def get_extra_state(self) -> Any:
+        return object()
+
+    def set_extra_state(self, state: Any) -> None:
+        pass
+
+
+def test_weights_that_are_no_tensors(source: nn.Module, tmp_path: Path) -> None:
+    """As those of dynamic quantisation; `save` and `plan` ended in AttributeError."""
+    packed = tcnn.convert(source).model
+    packed.fc = Packed(96, 1000)
+    for call, verb in (
+        (lambda: tcnn.save(packed, tmp_path / "m.safetensors"), "save"),
+        (lambda: tcnn.plan(packed, str(draw_classes(tmp_path / "p", ["a", "b"], 4)), seconds=0), "fine-tune"),
+    ):
+        with pytest.raises(RequestError, match=rf"^ResNet: expected tensors to {verb}, found fc\._extra_state, of "):
+            call()
