@@ -65,6 +65,13 @@ def at_least(least: int, **counts: int) -> None:
             raise RequestError(f"{name}: expected {least} or more, found {count}")
 
 
+def at_most(most: int, **counts: int) -> None:
+    """Raise `RequestError` for the first of these numbers, given by the names of their arguments, that is larger."""
+    for name, count in counts.items():
+        if count > most:
+            raise RequestError(f"{name}: expected {most} or less, found {count}")
+
+
 @lru_cache
 def _kinds(function: Callable[..., object]) -> tuple[inspect.Signature, dict[str, object]]:
     """A function's signature, and the annotations of the arguments that are checked by theirs."""

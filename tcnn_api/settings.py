@@ -7,7 +7,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import NoDecode
 
+from tcnn.config.base import NEVER
 from tcnn.errors import RequestError
+from tcnn.processes import MOST_WORKERS
 from tcnn_jobs.settings import QueueSettings, Words, settings_error, split
 
 Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(split)]
@@ -29,16 +31,20 @@ class ApiSettings(QueueSettings):
     max_body_mb: float = Field(default=1.048576, gt=0, description="Largest JSON body.")
     max_upload_gb: float = Field(default=10, gt=0, description="Largest upload.")
     max_unpacked_gb: float = Field(default=50, gt=0, description="Largest data set, unpacked.")
-    max_files: int = Field(default=150_000, ge=1, description="Most files of an uploaded data set.")
+    max_files: int = Field(default=150_000, ge=1, le=NEVER, description="Most files of an uploaded data set.")
     max_ratio: float = Field(default=100, ge=1, description="Largest size of a data set, unpacked over packed.")
-    max_loader_workers: int = Field(default=16, ge=0, description="Most data-loading processes of one job.")
+    max_loader_workers: int = Field(
+        default=16, ge=0, le=MOST_WORKERS, description="Most data-loading processes of one job."
+    )
     max_runtime: float | None = Field(
         default=None, ge=1, description="Most seconds that a job may run in all its attempts; default any number."
     )
     stall_minutes: float = Field(
         default=60, ge=1, description="A job that reports no progress for so long is killed, unless it asks otherwise."
     )
-    max_streams: int = Field(default=64, ge=1, description="Event streams that one tenant may have open at once.")
+    max_streams: int = Field(
+        default=64, ge=1, le=NEVER, description="Event streams that one tenant may have open at once."
+    )
     presigned_seconds: int | None = Field(
         default=None, ge=1, le=604_800,
         description="With TCNN_ARTIFACTS in S3: a download with `redirect=true` is sent to the store, by a URL that is "

@@ -11,6 +11,11 @@ from tcnn.errors import RequestError, named
 
 MOST_PIXELS = 2**16
 """Side of the largest image that may be asked for; PyTorch and PIL end with an OverflowError far above."""
+MOST = 10**6
+"""Largest number of images, epochs or channels that may be asked for; far above, NumPy and PyTorch end with an
+OverflowError, or the machine for lack of memory."""
+NEVER = 10**9
+"""Largest number of what is counted until something happens."""
 Side = Annotated[int, Field(ge=1, le=MOST_PIXELS)]
 Size = tuple[Side, Side]
 """(height, width) in pixels."""

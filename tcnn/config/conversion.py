@@ -4,10 +4,12 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from tcnn.config.base import Frozen, Size, Temperature
+from tcnn.config.base import MOST, Frozen, Size, Temperature
 
 HARD_TEMPERATURE = 1 / 46
 """Temperature τ at which the layer equals the convolution: exp(−46) ≈ 1e-20 vanishes beside 1 in float64."""
+MOST_HEADS = 1024
+"""Largest number of content heads of a layer, and largest shift with an embedding of its own."""
 CONTENT = r"(?:global|(window|pooled):([1-9][0-9]{0,5}))(,unpadded)?"
 """Regular expression of a content scope: `global`, `window:W` or `pooled:R`, W and R from 1 to 999999."""
 
@@ -47,14 +49,14 @@ class ConversionConfig(Frozen):
     position_reach: int | None = Field(
         default=None,
         ge=1,
-        le=1024,
+        le=MOST_HEADS,
         description="Largest shift in pixels with a relative embedding of its own; those beyond share the last. "
         "Default 15, or one more than the farthest tap.",
     )
     content_heads: int = Field(
         default=0,
         ge=0,
-        le=1024,
+        le=MOST_HEADS,
         description="Heads beside those of the taps, without a positional part. Their output weights are 0 at first, "
         "so that the model is equivalent to the CNN, and learn from the first step on.",
     )
@@ -66,6 +68,7 @@ class ConversionConfig(Frozen):
     head_dim: int | None = Field(
         default=None,
         ge=1,
+        le=MOST,
         description="Channels of one head's queries and keys; default C_in // K rounded down to a multiple of 8.",
     )
     content: str = Field(

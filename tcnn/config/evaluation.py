@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from tcnn.config.base import Frozen, Size
+from tcnn.config.base import MOST, NEVER, Frozen, Size
 from tcnn.processes import MOST_WORKERS
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -25,7 +25,7 @@ class VerificationConfig(Frozen):
         default=1e-10, gt=0, allow_inf_nan=False, description="Largest relative error allowed in float64."
     )
     float64: bool = Field(default=True, description="Also compare in float64.")
-    batch_size: int = Field(default=2, ge=1, description="Images per comparison when none are given.")
+    batch_size: int = Field(default=2, ge=1, le=MOST, description="Images per comparison when none are given.")
     input_size: Size | None = Field(default=None, description="(height, width) in pixels; default the model's own.")
     seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of random images and statistics.")
 
@@ -53,7 +53,7 @@ class EvaluationConfig(Frozen):
         description="Whose errors mCE is relative to: `alexnet` or one of the models. Default: AlexNet where its "
         "errors are known, else the first of several models.",
     )
-    batch_size: int = Field(default=64, ge=1, description="Images of one forward pass.")
+    batch_size: int = Field(default=64, ge=1, le=MOST, description="Images of one forward pass.")
     workers: int = Field(
         default=0, ge=0, le=MOST_WORKERS, description="Processes that load images; 0 loads in the main one."
     )
@@ -62,7 +62,9 @@ class EvaluationConfig(Frozen):
         default="float32", description="The dtype that autocast computes in."
     )
     channels_last: bool = Field(default=False, description="Images in channels-last memory order.")
-    limit: int | None = Field(default=None, ge=1, description="So many images only, the first of every class in turn.")
+    limit: int | None = Field(
+        default=None, ge=1, le=NEVER, description="So many images only, the first of every class in turn."
+    )
     per_class: bool = Field(default=False, description="Keep the result of every class, and what was taken for what.")
     examples: int = Field(
         default=0, ge=0, le=100,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from tcnn.config.base import Frozen, Size, Temperature
+from tcnn.config.base import MOST, MOST_PIXELS, NEVER, Frozen, Side, Size, Temperature
 from tcnn.config.conversion import ConversionConfig
 from tcnn.processes import MOST_WORKERS
 
@@ -42,7 +42,7 @@ class FinetuneConfig(Frozen):
     # What is trained.
     convert: bool = Field(default=True, description="Train the T-CNN; false trains the CNN with the same recipe.")
     convert_at: int | None = Field(
-        default=None, ge=1, description="Train the CNN for so many epochs, then convert and go on (paper, §5)."
+        default=None, ge=1, le=MOST, description="Train the CNN for so many epochs, then convert and go on (paper, §5)."
     )
     conversion: ConversionConfig = Field(
         default=ConversionConfig(), description="How a CNN is converted; a checkpoint brings its own conversion."
@@ -65,7 +65,7 @@ class FinetuneConfig(Frozen):
         default=False, description="Train all but the GPSA layers, also those of a ConViT (an ablation)."
     )
     gating: bool = Field(default=True, description="False fixes λ at 0: content and position weigh the same.")
-    size: Annotated[int, Field(ge=1)] | Size | None = Field(
+    size: Side | Size | None = Field(
         default=None,
         description="Pixels, one number or (height, width). Default: the paper's for its models (Table 1), else the "
         "model's own test size.",
@@ -88,14 +88,17 @@ class FinetuneConfig(Frozen):
         default=1.0, gt=0, le=1, description="Class-balanced share of the training set; epochs grow by its inverse."
     )
     workers: int = Field(default=4, ge=0, le=MOST_WORKERS, description="Processes that load and augment images.")
-    max_unreadable: int = Field(default=100, ge=0, description="Images that may turn out unreadable; more end the run.")
+    max_unreadable: int = Field(
+        default=100, ge=0, le=NEVER, description="Images that may turn out unreadable; more end the run."
+    )
 
     # Optimizer and schedule.
-    epochs: int = Field(default=50, ge=1, description="Passes over the training set, warm-up included.")
-    batch_size: int = Field(default=1024, ge=1, description="Images per optimizer step, over all devices.")
+    epochs: int = Field(default=50, ge=1, le=MOST, description="Passes over the training set, warm-up included.")
+    batch_size: int = Field(default=1024, ge=1, le=MOST, description="Images per optimizer step, over all devices.")
     micro_batch: int | None = Field(
         default=None,
         ge=1,
+        le=MOST,
         description="Images that one device holds at once. Default: at most 128 on a GPU, 64 on a CPU.",
     )
     opt: str = Field(default="adamw", description="A timm optimizer.")
@@ -152,12 +155,13 @@ class FinetuneConfig(Frozen):
     bn_reestimate: int = Field(
         default=0,
         ge=0,
+        le=MOST,
         description="Batches over which statistics of batch normalisation are taken anew after every epoch, once "
         "annealing is over.",
     )
 
     # Augmentation.
-    repeats: int = Field(default=3, ge=1, description="Repeated augmentation: views of an image in one batch.")
+    repeats: int = Field(default=3, ge=1, le=MOST, description="Repeated augmentation: views of an image in one batch.")
     auto_augment: str | None = Field(
         default="rand-m9-mstd0.5-inc1", description="timm's AutoAugment/RandAugment string."
     )
@@ -170,6 +174,7 @@ class FinetuneConfig(Frozen):
     crop_padding: int | None = Field(
         default=None,
         ge=1,
+        le=MOST_PIXELS,
         description="Pixels of black around the whole image, of which a crop is taken (CIFAR's usual crop, with 4); "
         "replaces `scale` and `ratio`.",
     )
@@ -214,9 +219,13 @@ class FinetuneConfig(Frozen):
 
     # What is kept.
     checkpoint_minutes: float = Field(default=10, gt=0, description="Longest time between two resume points.")
-    checkpoint_steps: int | None = Field(default=None, ge=1, description="Optimizer steps between resume points.")
-    keep: int = Field(default=2, ge=1, description="Resume points that are kept.")
-    log_steps: int = Field(default=20, ge=1, description="Optimizer steps between two lines of metrics.jsonl.")
+    checkpoint_steps: int | None = Field(
+        default=None, ge=1, le=NEVER, description="Optimizer steps between resume points."
+    )
+    keep: int = Field(default=2, ge=1, le=MOST, description="Resume points that are kept.")
+    log_steps: int = Field(
+        default=20, ge=1, le=NEVER, description="Optimizer steps between two lines of metrics.jsonl."
+    )
     tensorboard: bool = Field(default=False, description="Also write TensorBoard events.")
 
     @field_validator("scale", "ratio")
@@ -232,6 +241,11 @@ class FinetuneConfig(Frozen):
             raise ValueError("convert_at: expected convert to be true as well; --no-convert trains the CNN to the end")
         if self.convert_at is not None and self.convert_at >= self.epochs:
             raise ValueError(f"convert_at: expected less than the {self.epochs} epochs, found {self.convert_at}")
+        if self.epochs / self.fraction > MOST:
+            raise ValueError(
+                f"fraction: expected {self.epochs / MOST:g} or more, as epochs grow by its inverse, up to {MOST}; "
+                f"found {self.fraction:g}"
+            )
         if self.warmup > self.epochs:
             raise ValueError(f"warmup_epochs: expected at most the {self.epochs} epochs, found {self.warmup:g}")
         if self.matching and not (self.convert and self.anneal == "warmup" and self.filters == "pretrained"):

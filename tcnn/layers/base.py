@@ -1,12 +1,13 @@
 """Base class of the attention layers: parameters, gates, locality strengths, temperatures and convolution geometry."""
 
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tcnn.config import PositionKind
-from tcnn.errors import RequestError, UnsupportedLayerError
+from tcnn.errors import RequestError, UnsupportedLayerError, shorten
 from tcnn.layers import functional
 from tcnn.layers.backends import convolution
 from tcnn.layers.terms import kinds, positions
@@ -198,11 +199,13 @@ class AttentionLayer(ConvolutionShaped):
         return super()._apply(*args, **kwargs)
 
 
-def _check_temperature(name: str, temperature: float) -> None:
-    held = torch.finfo(torch.float32)
-    if not temperature > 0:
-        raise RequestError(f"{name}: expected a number above 0, got {temperature}")
-    if not held.tiny <= temperature <= held.max:
-        raise RequestError(
-            f"{name}: expected from {held.tiny:.1g} to {held.max:.1g}, as float32 has, got {temperature}"
-        )
+def _check_temperature(name: str, temperature: object) -> None:
+    held, told = torch.finfo(torch.float32), shorten(repr(temperature), 60)
+    scalar = isinstance(temperature, Tensor) and temperature.dim() == 0 and not temperature.is_complex()
+    if not (scalar or isinstance(temperature, Real)):
+        raise RequestError(f"{name}: expected a number above 0, got {told}")
+    value: Any = temperature
+    if not value > 0:
+        raise RequestError(f"{name}: expected a number above 0, got {told}")
+    if not held.tiny <= value <= held.max:
+        raise RequestError(f"{name}: expected from {held.tiny:.1g} to {held.max:.1g}, as float32 has, got {told}")

@@ -92,6 +92,10 @@ def geometry_of(conv: nn.Conv2d) -> Geometry:
     reason = refusal(conv)
     if reason:
         raise UnsupportedLayerError(reason)
+    for name, least in (("kernel_size", 1), ("stride", 1), ("dilation", 1), ("padding", 0)):
+        value = getattr(conv, name)  # a convolution is built with any, and refuses it when it runs
+        if not isinstance(value, str) and min(pair(value)) < least:
+            raise UnsupportedLayerError(f"its {name} is {pair(value)}, expected {least} or more each way")
     return Geometry(
         kernel_size=pair(conv.kernel_size),
         stride=pair(conv.stride),

@@ -45,6 +45,7 @@ def gpsa(
 
     Raises: `UnsupportedLayerError` for an input of another shape, `EmptyMapError` for one smaller than the kernel.
     """
+    refuse_no_tensor(x)
     if x.dim() == 3:
         return gpsa(x[None], parameters, geometry, scope, known_hard)[0]
     if shards.is_sharded(x):
@@ -79,6 +80,7 @@ def convolution_and_attention(
         parameters: of the attention, with W_val and a bias of its own.
         positional: as for `attend`.
     """
+    refuse_no_tensor(x)
     if x.dim() == 3:
         return convolution_and_attention(x[None], geometry, scope, weight, value, bias, groups, parameters, positional)[
             0
@@ -184,8 +186,15 @@ def is_global(scope: Scope, x: Tensor, geometry: Geometry) -> bool:
     return scope.kind == "global" or (not torch.compiler.is_compiling() and scope.covers(size, inner))
 
 
+def refuse_no_tensor(x: object) -> None:
+    """Raise for an input that is no tensor, and no stand-in for one, as symbolic tracing gives."""
+    if not hasattr(x, "dim"):
+        raise UnsupportedLayerError(f"GPSA2d: expected a tensor of shape (B, C, H, W), got {type(x).__name__}")
+
+
 def check_input(x: Tensor, channels: int, geometry: Geometry) -> None:
     """Check the shape of an input: raise if it does not have `channels` channels or is smaller than the kernel."""
+    refuse_no_tensor(x)
     if x.dim() != 4 or x.shape[1] != channels:
         raise UnsupportedLayerError(f"GPSA2d: expected an input of shape (B, {channels}, H, W), got {tuple(x.shape)}")
     if torch.compiler.is_compiling():

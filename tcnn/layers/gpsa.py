@@ -8,14 +8,15 @@ import torch
 from timm.layers import use_fused_attn
 from torch import Tensor, nn
 
-from tcnn.arguments import at_least, typed
+from tcnn.arguments import at_least, at_most, typed
 from tcnn.config import HARD_TEMPERATURE, PositionKind
+from tcnn.config.conversion import MOST_HEADS
 from tcnn.layers import filters
 from tcnn.layers.backends import convolution, reference
 from tcnn.layers.backends.reference import AttentionInputs
 from tcnn.layers.base import TEMPERATURES, AttentionLayer
 from tcnn.layers.exposed import AttentionPoint, applied
-from tcnn.layers.functional import check_input, gpsa
+from tcnn.layers.functional import check_input, gpsa, refuse_no_tensor
 from tcnn.layers.initialise import QueryKey, draw_query_key
 from tcnn.layers.terms import kinds, positions, scopes
 from tcnn.layers.terms.attention import AttentionMaps
@@ -117,6 +118,7 @@ class GPSA2d(AttentionLayer):
         position_reach: int | None = None,
     ) -> None:
         super().__init__()
+        at_least(1, in_channels=in_channels, out_channels=out_channels, kernel_size=min(filters.pair(kernel_size)))
         # nn.Conv2d knows how to read and check these arguments; on the meta device it costs nothing.
         conv = nn.Conv2d(
             in_channels, out_channels, kernel_size, stride, 0 if padding == "dynamic" else padding, dilation,
@@ -146,6 +148,8 @@ class GPSA2d(AttentionLayer):
         position: PositionKind,
         position_reach: int | None,
     ) -> None:
+        at_least(0, content_heads=content_heads)
+        at_most(MOST_HEADS, content_heads=content_heads, position_reach=position_reach or 0)
         taps, heads = geometry.heads, geometry.heads + content_heads
         self.scope = scopes.parse(content)
         self.geometry = geometry
@@ -156,8 +160,7 @@ class GPSA2d(AttentionLayer):
         self.fused_attn = bool(use_fused_attn())
         self.head_dim = default_head_dim(in_channels, taps) if head_dim is None else head_dim
 
-        at_least(1, in_channels=in_channels, out_channels=out_channels, head_dim=self.head_dim)
-        at_least(0, content_heads=content_heads)
+        at_least(1, head_dim=self.head_dim)
 
         def empty(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(*shape, device=device, dtype=dtype))
@@ -272,6 +275,7 @@ class GPSA2d(AttentionLayer):
 
     def forward(self, input: Tensor) -> Tensor:
         if self.attn is not None:
+            refuse_no_tensor(input)
             weights = self.attn(input, self.tensors, self.geometry, self.scope)
             return applied(weights, input, self.tensors, self.geometry)
         return gpsa(input, self.tensors, self.geometry, self.scope, self.known_hard and self.training)

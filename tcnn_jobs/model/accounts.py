@@ -28,13 +28,13 @@ DAYS = 30
 class Quotas(Model):
     """The most that a tenant may have; None is any amount."""
 
-    queued: int | None = Field(default=None, ge=0)
+    queued: int | None = Field(default=None, ge=0, lt=2**63)
     """Jobs that wait."""
-    running: int | None = Field(default=None, ge=0)
+    running: int | None = Field(default=None, ge=0, lt=2**63)
     """Jobs at once."""
     gpu_hours: float | None = Field(default=None, ge=0)
     """Hours of slots, each of which is a GPU where there are any, within the last `DAYS` days."""
-    stored: int | None = Field(default=None, ge=0)
+    stored: int | None = Field(default=None, ge=0, lt=2**63)
     """Bytes of uploads, as they lie on disk, and of the results of jobs."""
 
 

@@ -12,7 +12,8 @@ from PIL import Image
 from torch import nn
 
 import tcnn
-from tcnn.config import ConversionConfig, VerificationConfig, build
+from tcnn.config import ConversionConfig, FinetuneConfig, VerificationConfig, build
+from tcnn.config.evaluation import EvaluationConfig
 from tcnn.data.image_set import open_dataset
 from tcnn.errors import NoAttentionError, RequestError, TcnnError
 from tcnn.training.recipe.optim import parameter_groups
@@ -107,6 +108,23 @@ CALLS: dict[str, Callable[[Any, Any, Path], object]] = {
     "position: expected isotropic, quadratic, relative, relative-content, found 'learned'": (
         lambda s, m, at: tcnn.GPSA2d(4, 8, 3, position="learned")
     ),
+    "content_heads: expected 1024 or less, found 1000000000": (
+        lambda s, m, at: tcnn.GPSA2d(4, 8, 3, content_heads=10**9)
+    ),
+    "position_reach: position isotropic has no embeddings": lambda s, m, at: tcnn.GPSA2d(4, 8, 3, position_reach=3),
+    "kernel_size: expected 1 or more, found 0": lambda s, m, at: tcnn.GPSA2d(4, 8, (3, 0)),
+    "its stride is (0, 1), expected 1 or more each way": lambda s, m, at: tcnn.GPSA2d(4, 8, 3, stride=(0, 1)),
+    "its padding is (-1, -1), expected 0 or more each way": lambda s, m, at: tcnn.GPSA2d(4, 8, 3, padding=-1),
+    "temperature: expected a number above 0, got 'cold'": (
+        lambda s, m, at: tcnn.GPSA2d(4, 8, 3).set_temperature("cold")
+    ),
+    "gate_temperature: expected a number above 0, got None": (
+        lambda s, m, at: tcnn.GPSA2d(4, 8, 3).set_temperatures(None, 1.0)
+    ),
+    "position_temperature: expected a number above 0, got tensor([1., 1.])": (
+        lambda s, m, at: tcnn.GPSA2d(4, 8, 3).set_temperatures(1.0, torch.ones(2))
+    ),
+    "against[1]: expected a module, text or a path, found None": lambda s, m, at: tcnn.inspect(m, against=[m, None]),
     "content_heads: expected 0 or more, found -1": lambda s, m, at: tcnn.GPSA2d(4, 8, 3, content_heads=-1),
     "head_dim: expected 1 or more, found 0": (
         lambda s, m, at: tcnn.GPSA2d.from_conv2d(nn.Conv2d(4, 8, 3), head_dim=0)
@@ -145,3 +163,51 @@ def test_python_tells_of_arguments_that_there_are_not(model: nn.Module) -> None:
         tcnn.predict(model)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"^fold\(\) got an unexpected keyword argument 'error'"):
         tcnn.fold(model, error=0.1)  # type: ignore[call-arg]
+
+
+BOUNDED = [
+    (VerificationConfig, ["batch_size"]),
+    (EvaluationConfig, ["batch_size", "limit"]),
+    (ConversionConfig, ["head_dim", "content_heads"]),
+    (
+        FinetuneConfig,
+        [
+            "convert_at",
+            "size",
+            "max_unreadable",
+            "epochs",
+            "batch_size",
+            "micro_batch",
+            "bn_reestimate",
+            "repeats",
+            "crop_padding",
+            "checkpoint_steps",
+            "keep",
+            "log_steps",
+            "workers",
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "field"), [(kind, field) for kind, fields in BOUNDED for field in fields])
+def test_a_number_that_no_machine_has_room_for(kind: type[VerificationConfig], field: str) -> None:
+    with pytest.raises(RequestError, match=rf"^{field}: input should be less than or equal to \d+, got 10+$"):
+        build(kind, {field: 10**30})
+
+
+def test_a_share_so_small_that_its_epochs_never_end() -> None:
+    with pytest.raises(RequestError, match=r"^fraction: expected 5e-05 or more, as epochs grow .* found 1e-30$"):
+        build(FinetuneConfig, {"fraction": 1e-30})
+
+
+@pytest.mark.parametrize("exposed", [False, True])
+def test_an_input_that_is_no_tensor(exposed: bool) -> None:
+    """It ended in AttributeError."""
+    layer = tcnn.GPSA2d(3, 8, 3, padding=1)
+    layer.fused_attn = not exposed
+    others: list[Any] = [tcnn.fuse(nn.Sequential(layer))] if not exposed else []
+    for call in (layer, layer.attention, *others):
+        for wrong in (None, np.zeros((1, 3, 8, 8), np.float32), [1.0], "x"):
+            with pytest.raises(RequestError, match=r"^GPSA2d: expected a tensor of shape \(B, C, H, W\), got "):
+                call(wrong)

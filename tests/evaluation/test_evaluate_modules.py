@@ -114,7 +114,10 @@ def test_what_is_no_model_or_has_no_values(model: nn.Module, data: ImageSet) -> 
     [
         (nn.Linear(3, 3), r"^Linear does not run on an image of 3×32×32 \("),
         (nn.ModuleList([nn.Conv2d(3, 3, 3)]), r"^ModuleList: expected a model that runs on a batch of images, found "),
-        (nn.Conv2d(1, 7, 3), r"^data: expected images of 1 channels, as the model takes, found 3; open them with in_ch"),
+        (
+            nn.Conv2d(1, 7, 3),
+            r"^data: expected images of 1 channels, as the model takes, found 3; open them with in_ch",
+        ),
     ],
 )
 def test_what_does_not_run_on_the_images_is_told_in_one_line(module: nn.Module, said: str, data: ImageSet) -> None:

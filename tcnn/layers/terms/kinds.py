@@ -19,6 +19,7 @@ from dataclasses import fields
 from torch import Tensor
 
 from tcnn.config import PositionKind
+from tcnn.errors import RequestError
 from tcnn.layers.terms import isotropic, quadratic, relative
 from tcnn.layers.terms.isotropic import Isotropic
 from tcnn.layers.terms.positions import Geometry
@@ -53,6 +54,8 @@ def position_of(kind: PositionKind, tensors: Sequence[Tensor | None]) -> Positio
 
 def of_convolution(kind: PositionKind, geometry: Geometry, head_dim: int, reach: int | None = None) -> Position:
     """The term that a convolution becomes, with which at τ → 0 every head looks at its own tap; float64, on the CPU."""
+    if reach is not None and not kind.startswith("relative"):
+        raise RequestError(f"position_reach: position {kind} has no embeddings; give it with relative")
     if kind == "isotropic":
         return isotropic.of_convolution(geometry)
     if kind == "quadratic":

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tcnn import errors
 from tcnn.config import FinetuneConfig
-from tcnn.config.base import Frozen
+from tcnn.config.base import NEVER, Frozen
 from tcnn.errors import TcnnError
 from tcnn.training.runs.callbacks import Callbacks, Progress
 
@@ -36,7 +36,9 @@ class Placement(Frozen):
     )
     num_workers: int = Field(default=1, ge=1, le=4096, description="Processes that share the training, a GPU each.")
     address: str | None = Field(default=None, description="HOST:PORT of the Ray cluster.")
-    max_failures: int = Field(default=3, ge=0, description="Restarts from the last resume point that Ray makes itself.")
+    max_failures: int = Field(
+        default=3, ge=0, le=NEVER, description="Restarts from the last resume point that Ray makes itself."
+    )
     grace: float = Field(
         default=30.0, ge=0, description="Seconds that processes have to save a resume point and leave."
     )
