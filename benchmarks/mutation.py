@@ -16,101 +16,17 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mutants import Mutant, mutants, sample, wilson
+from mutation_rooms import ROOMS, ROOT, Room
 from reporting import processor, versions
 from trials import EVERYTHING, QUICK, SLOW, Coverage, Trials
 
-ROOT = Path(__file__).parents[1]
 CASES = 3
 """Of one test's parameters."""
-
-
-@dataclass(frozen=True)
-class Room:
-    """What is mutated, and the tests that are to notice."""
-
-    files: tuple[str, ...]
-    tests: tuple[str, ...]
-    """Files that take seconds; every mutant sees them."""
-    others: tuple[str, ...] = ()
-    """Files for what lives through those."""
-    slow: tuple[str, ...] = ()
-    """More files with tests that are marked slow, for `--slow`; those of the other files are tried in any case."""
-
-
-def tests(folder: str, *names: str) -> tuple[str, ...]:
-    """Files of tests by their names."""
-    below = {path.stem: path for path in (ROOT / "tests" / folder).rglob("test_*.py")}
-    return tuple(below[f"test_{name}"].relative_to(ROOT).as_posix() for name in names)
-
-
-ROOMS = {
-    "terms": Room(
-        ("tcnn/layers/terms",),
-        tests("layers", "positions", "products", "scope_formula", "gpsa_formula"),
-        (
-            *tests("layers", "position_kinds", "scope_layer", "dense", "folded", "fused"),
-            *tests("layers", "gpsa_torch_features", "exposed", "hard", "terms", "gpsa_compile"),
-            *tests("conversion", "position_kinds_of_models"),
-        ),
-        tests("layers", "citizenship_transforms", "operator_calls"),
-    ),
-    "layer": Room(
-        ("tcnn/layers/functional.py", "tcnn/layers/gpsa.py", "tcnn/layers/base.py"),
-        tests("layers", "gpsa_formula", "gpsa_equivalence", "scope_layer"),
-        (
-            *tests("layers", "gpsa_torch_features", "folded", "fused", "gpsa_memory", "terms", "triton_attention"),
-            *tests("layers", "triton_operators", "position_kinds", "exposed", "two_processes"),
-            *tests("layers", "hard", "citizenship", "scope_formula"),
-            *tests("checkpoints", "load"),
-        ),
-        tests("layers", "citizenship_transforms", "gpsa_compile", "operator_calls"),
-    ),
-    "verification": Room(
-        ("tcnn/verification",),
-        tests("verification", "verify", "verify_differences"),
-        (
-            *tests("verification", "explain", "verify_harmless", "as_run", "precision"),
-            *tests("cli", "cli_verify"),
-        ),
-    ),
-    "conversion": Room(
-        tuple(f"tcnn/conversion/{name}.py" for name in ("plan", "surgery", "stride", "stride_one")),
-        tests("conversion", "plan", "surgery", "stride", "dilate"),
-        (
-            *tests("conversion", "carry", "select", "ties", "named_models", "content_heads", "content_scope"),
-            *tests("folding", "fold"),
-            *tests("training", "baseline"),
-            *tests("checkpoints", "load"),
-        ),
-        (
-            *tests("conversion", "paper_tables", "content_heads", "reparameterise", "annealing"),
-            *tests("exporting", "export"),
-            *tests("zoo", "sweep"),
-        ),
-    ),
-    "store": Room(
-        ("tcnn_jobs/store", "tcnn_jobs/store/accounts", "tcnn_jobs/store/reading", "tcnn_jobs/database"),
-        ("tests/jobs/store", "tests/jobs/database"),
-        (
-            "tests/jobs/store",
-            "tests/jobs/database",
-            *tests("jobs/worker", "webhooks", "janitor", "contained", "slots"),
-        ),  # and on PostgreSQL
-        (*tests("chaos", "chaos"), *tests("jobs/worker", "real_jobs"), *tests("jobs/client", "jobs_journey")),
-    ),
-    "retry": Room(("tcnn_jobs/retry.py",), tests("jobs", "retry")),
-    "artifacts": Room(
-        ("tcnn_jobs/artifacts",),
-        tests("artifacts", "cache", "local_artifacts", "shared_artifacts", "mirror", "bucket"),
-        tests("artifacts", "hosts", "links"),
-    ),
-}
 
 
 def main() -> None:

@@ -91,9 +91,17 @@ def test_the_files_are_timms(directory: Path, soft: nn.Module) -> None:
     assert config["model_args"]["temperature"] == 0.5
     assert config["model_args"]["head_dim"] == 4
     assert config["pretrained_cfg"]["input_size"] == [3, 96, 96]  # `small_images`
+    assert "label_names" not in config
     with safe_open(directory / "model.safetensors", framework="pt") as handle:
         assert set(handle.keys()) == set(soft.state_dict())
         assert handle.metadata()["format"] == "pt"
+
+
+def test_names_of_classes_stand_where_transformers_looks(lively: Lively, tmp_path: Path) -> None:
+    model = tcnn.convert(lively(num_classes=2)).model
+    model.pretrained_cfg = {**model.pretrained_cfg, "label_names": ["cat", "dog"]}
+    config = json.loads((tcnn.save_directory(model, tmp_path / "named") / "config.json").read_text())
+    assert config["label_names"] == ["cat", "dog"]
 
 
 def test_the_card_carries_licence_and_origin(directory: Path) -> None:
@@ -104,6 +112,8 @@ def test_the_card_carries_licence_and_origin(directory: Path) -> None:
     assert head["pipeline_tag"] == "image-classification"
     assert "tcnn" in head["tags"]
     assert "# t_test_resnet" in body
+    assert "model-index" not in head, "nothing was measured"
+    assert "made from timm's `test_resnet.r160_in1k` by tcnn" in body
     assert "`layer4.0.conv1`" in body
     assert "| float32 |" in body
     assert "| float32, as it is run beside its attention |" in body
@@ -116,10 +126,11 @@ def test_the_card_claims_no_base_model_for_random_weights_and_no_unknown_licence
     tcnn.save_directory(soft, tmp_path / "random", sections={"weights": "random"})
     head, body = card(tmp_path / "random")
     assert "base_model" not in head
+    assert "made from timm's `test_resnet` by tcnn" in body
     assert head["license"] == "unknown", "timm's is that of weights that these are not"
     tcnn.save_directory(soft, tmp_path / "file", sections={"weights": "file"})
     assert card(tmp_path / "file")[0]["license"] == "unknown", "a file may be anyone's"
-    assert "Not verified." in body
+    assert "\n\nNot verified.\n" in card(tmp_path / "file")[1] and "\n\nNot verified.\n" in body
     model = tcnn.load(tmp_path / "random")
     model.pretrained_cfg = {**model.pretrained_cfg, "license": None}
     head, _ = card(tcnn.save_directory(model, tmp_path / "unknown"))

@@ -20,7 +20,9 @@ from torch import nn
 
 import tcnn
 from tcnn.checkpoints import checkpoint
+from tcnn.checkpoints.opening import open_checkpoint
 from tcnn.conversion.plan import Plan
+from tcnn.errors import CheckpointError, RequestError, UnknownModelError
 from tcnn.layers import GPSA2d
 from tcnn.layers.folded import FoldedGPSA2d
 
@@ -49,6 +51,15 @@ def test_its_layers_are_those_that_it_was_written_with() -> None:
     attending = [name for name, module in folded.named_modules() if isinstance(module, FoldedGPSA2d)]
     assert attending == ["layer4.0.conv2"]
     assert folded.layer4[0].conv1.stride == (1, 1), "its stride was removed, and it is a convolution again"
+
+
+def test_what_is_no_t_cnn_is_opened_as_none() -> None:
+    with pytest.raises(CheckpointError, match="test_resnet: a CNN, in which nothing is converted; its T-CNN is t_test"):
+        open_checkpoint("test_resnet")
+    with pytest.raises(UnknownModelError, match="test_resnot: no timm model of this name"):
+        open_checkpoint("test_resnot")
+    with pytest.raises(RequestError, match=r"--model-kwargs: .* records what its model was built with"):
+        open_checkpoint(WRITTEN / "folded.safetensors", in_chans=1)
 
 
 def test_its_report_gives_the_plan_back() -> None:

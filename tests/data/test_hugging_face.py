@@ -60,6 +60,24 @@ def test_hub_from_parquet(tmp_path: Path) -> None:
     assert numpy.array_equal(numpy.asarray(data.load(5)[0]), numpy.asarray(picture(5)))
 
 
+def test_hub_configurations(tmp_path: Path) -> None:
+    """A folder that declares two, told apart after a colon; without one the first declared is not guessed."""
+    folder = tmp_path / "data"
+    for name, count, split in (("small", 2, "train"), ("large", 5, "test")):
+        (folder / name).mkdir(parents=True)
+        rows(count).to_parquet(folder / name / f"{split}.parquet")
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n- config_name: small\n  data_files:\n  - {split: train, path: small/train.parquet}\n"
+        "- config_name: large\n  data_files:\n  - {split: test, path: large/test.parquet}\n---\n"
+    )
+    assert len(open_dataset(f"hfds/{folder}:small")) == 2
+    assert len(open_dataset(f"hfds/{folder}:large", "test")) == 5
+    with pytest.raises(RequestError, match="has no split 'train'; it has test"):
+        open_dataset(f"hfds/{folder}:large")
+    with pytest.raises(RequestError, match="Config name is missing"):
+        open_dataset(f"hfds/{folder}")
+
+
 @pytest.mark.parametrize("divided", [False, True])
 def test_hub_saved_to_disk(tmp_path: Path, divided: bool) -> None:
     import datasets

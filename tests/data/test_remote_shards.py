@@ -52,6 +52,8 @@ def server() -> Iterator[Gate]:
         for name, content in shards().items():
             files.pipe_file(f"{BUCKET}/set/{name}", content)
         files.pipe_file(f"{BUCKET}/set/classes.txt", NAMES)
+        files.pipe_file(f"{BUCKET}/few/a.tar", shard(0))
+        files.pipe_file(f"{BUCKET}/few/classes.txt", b"zero\n")
         yield gate
         remote._filesystem.cache_clear()
 
@@ -159,6 +161,7 @@ def test_an_outage_is_waited_for_and_never_passed_over(gate: Gate) -> None:
         ("wds/s3://results/set/test-*.tar", "no such shard in the store"),
         ("s3://results/set/classes.tar", "no such object"),
         ("nonsense://results/a.tar", "expected s3:// or another store"),
+        ("wds/s3://results/few/a.tar", r"s3://results/few/classes\.txt: names 1 classes; the shards use label 2"),
     ],
 )
 def test_what_is_not_there(gate: Gate, spec: str, message: str) -> None:

@@ -94,9 +94,10 @@ def test_single_images_are_named_where_they_are_asked_for(source: str, checkpoin
 
 def test_is_what_evaluate_says(checkpoint: str, pictures: str) -> None:
     model, data = open_model(checkpoint), open_dataset(pictures, "val")
-    (row,) = compare(
-        [checkpoint], pictures, EvaluationConfig(sizes=[40], corruptions=("snow",), severities=(3,), per_class=True)
-    ).rows
+    config = EvaluationConfig(sizes=[40], corruptions=("snow",), severities=(3,), per_class=True)
+    seen: list[tuple[int, int, str]] = []
+    (row,) = compare([checkpoint], pictures, config, lambda *state: seen.append(state)).rows
+    assert sorted({state[0] for state in seen}) == [0, 15, 30] and {state[1] for state in seen} == {30}
     expected = evaluate(model, data, size=40)
     assert row.clean
     assert row.clean.model_dump(exclude={"images_per_second"}) == expected.model_dump(exclude={"images_per_second"})
@@ -155,7 +156,6 @@ def test_variants_are_scored_over_their_classes(tmp_path: Path, imagenet_model: 
     assert fewer.classes == 50
 
 
-@pytest.mark.slow
 def test_imagenet_c_folders(tmp_path: Path, source: str, checkpoint: str) -> None:
     """Stored corruptions are read as they are: cropped to their own size, with no corruption on top."""
     for name, severity in (("fog", 1), ("fog", 3), ("snow", 3)):

@@ -15,6 +15,7 @@ import tcnn
 from tcnn.config.evaluation import EvaluationConfig
 from tcnn.data.image_set import open_dataset
 from tcnn.evaluation import scores
+from tcnn.evaluation.comparing.before_after import estimate
 from tcnn.evaluation.comparing.comparison import compare, open_model
 from tcnn.evaluation.comparing.paired import Answers, Tally, image_names, paired_differences
 from tcnn.evaluation.evaluate import transform_for
@@ -131,6 +132,11 @@ def test_only_images_that_both_have_read_count(pictures: Path) -> None:
     )
     assert nothing.top1 is None, "no image was read by both"
     assert paired_differences([[Answers("a", (8, 8), one, None)]] * 2) == [], "a model less itself"
+
+
+def test_what_is_told_has_six_decimals() -> None:
+    told = estimate(scores.Interval(1 / 3, 1 / 7, 2 / 3))
+    assert told.model_dump() == {"mean": 0.333333, "low": 0.142857, "high": 0.666667}
 
 
 def test_intervals_of_means_by_the_formula() -> None:

@@ -113,6 +113,21 @@ def test_a_layer_without_any_weight() -> None:
     assert {head.kind(0) for head in heads_of(made)} == {"dropped"}
 
 
+def test_heads_without_a_place_are_content() -> None:
+    made = layer(content_heads=2)
+    with torch.no_grad():
+        made.proj.unflatten(1, (11, 4))[:, 9:] = 0.5
+    assert [(head.tap, head.gate, head.kind(0)) for head in heads_of(made)[9:]] == [(None, 0, "content")] * 2
+
+
+def test_weights_are_shares_however_small_they_are() -> None:
+    made = layer()
+    shares = [head.weight for head in heads_of(made)]
+    with torch.no_grad():
+        made.proj.mul_(1e-6)
+    assert [head.weight for head in heads_of(made)] == pytest.approx(shares)
+
+
 def test_costs_decide() -> None:
     head = Head(tap=0, outside=0.1, gate=0.9, weight=0.5)
     assert head.costs == {"convolution": 0.05, "dropped": 0.5, "content": 0.45}

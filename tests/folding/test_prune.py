@@ -9,6 +9,7 @@ from torch import nn
 
 import tcnn
 from tcnn.errors import NothingToConvertError, RequestError
+from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.training.recipe.optim import gpsa_layers
 
@@ -51,8 +52,12 @@ def test_centres_outside_of_the_map_or_too_far_go() -> None:
         layer.attention_centers[3] = torch.tensor([0.0, -4.0])
         layer.attention_centers[6] = torch.tensor([90.0, 0.0])
         layer.gating_param[6] = -1.0  # by content more than by position: where it is centred says little
-    _, report = pruned(model, source)
+    made, report = pruned(model, source)
     assert [(head.layer, head.head, head.reason) for head in report.pruned] == [(name, 2, "far")]
+    with use_backend("reference"):  # the error is that on the images that were given
+        found = relative_error(model.double()(image(SIZE, double=True)), made.double()(image(SIZE, double=True)))
+    assert report.logits.relative == pytest.approx(found, rel=1e-5) and found > 1e-6
+    model.float()
     found = {(head.layer, head.head) for head in pruned(model, source, far=3.0).report.pruned}
     assert found == {(name, 2), (name, 3)}
     with pytest.raises(RequestError, match=rf"{name}: all of its 9 heads .*larger distance than 0.5"):

@@ -1,6 +1,7 @@
 """Tiny whole runs: they learn, every comparison of the paper is one setting, and nothing unforeseen ends one."""
 
 import math
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,12 @@ def test_progress_never_goes_back_and_ends_at_100(data: Path, tmp_path: Path) ->
         assert now.eta_seconds is not None
         assert now.eta_seconds >= 0
         assert now.temperature is not None
-    assert [now.phase for now in seen].count("validating") >= 2
+    for row in rows(tmp_path / "run"):  # batches of one size: an epoch's loss is the mean of its steps'
+        losses = [now.loss for now in steps if now.epoch == row["epoch"] + 1]
+        assert row["train_loss"] == pytest.approx(statistics.fmean(losses), rel=1e-6)
+    validations = [now for now in seen if now.phase == "validating"]
+    assert len(validations) >= 2
+    assert validations[-1].eta_seconds == 0
     assert seen[-1].top1 is not None
 
 

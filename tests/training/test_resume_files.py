@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from tiny_runs import Normed, TwoConvs, colours, run, seeded, tiny
 from torch import nn
 from torch.optim import Optimizer
 
+import tcnn
 from tcnn.errors import CheckpointError, RequestError, StorageError
 from tcnn.training.recipe.optim import create_optimizer
 from tcnn.training.runs.resume import Position, latest_point, points, read_point, restore, save_point
@@ -78,6 +80,8 @@ def test_the_position_comes_back(tmp_path: Path) -> None:
 
 def test_no_pickle_and_nothing_else(tmp_path: Path) -> None:
     path = save(tmp_path, 1)
+    with safe_open(path, "pt") as file:
+        assert file.metadata()["tcnn_version"] == tcnn.__version__
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
     assert set(load_file(path)) > {"model.head.bias", "optimizer.head.bias.exp_avg", "optimizer.head.bias.step"}
 

@@ -24,7 +24,7 @@ _JUNK = {"__macosx", "thumbs.db"}
 
 def is_junk(path: str) -> bool:
     """Whether any part of a relative path is hidden, or left behind by an operating system."""
-    return any((part.startswith(".") and part != ".") or part.lower() in _JUNK for part in PurePosixPath(path).parts)
+    return any(part.startswith(".") or part.lower() in _JUNK for part in PurePosixPath(path).parts)
 
 
 def is_image(path: str) -> bool:

@@ -1,0 +1,131 @@
+"""What is mutated: the rooms where a fault would be worst, each with the tests that are to notice it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Room:
+    """What is mutated, and the tests that are to notice."""
+
+    files: tuple[str, ...]
+    tests: tuple[str, ...]
+    """Files that take seconds; every mutant sees them."""
+    others: tuple[str, ...] = ()
+    """Files for what lives through those."""
+    slow: tuple[str, ...] = ()
+    """More files with tests that are marked slow, for `--slow`; those of the other files are tried in any case."""
+
+
+def tests(folder: str, *names: str) -> tuple[str, ...]:
+    """Files of tests by their names."""
+    below = {path.stem: path for path in (ROOT / "tests" / folder).rglob("test_*.py")}
+    return tuple(below[f"test_{name}"].relative_to(ROOT).as_posix() for name in names)
+
+
+ROOMS = {
+    "terms": Room(
+        ("tcnn/layers/terms",),
+        tests("layers", "positions", "products", "scope_formula", "gpsa_formula"),
+        (
+            *tests("layers", "position_kinds", "scope_layer", "dense", "folded", "fused"),
+            *tests("layers", "gpsa_torch_features", "exposed", "hard", "terms", "gpsa_compile"),
+            *tests("conversion", "position_kinds_of_models"),
+        ),
+        tests("layers", "citizenship_transforms", "operator_calls"),
+    ),
+    "layer": Room(
+        ("tcnn/layers/functional.py", "tcnn/layers/gpsa.py", "tcnn/layers/base.py"),
+        tests("layers", "gpsa_formula", "gpsa_equivalence", "scope_layer"),
+        (
+            *tests("layers", "gpsa_torch_features", "folded", "fused", "gpsa_memory", "terms", "triton_attention"),
+            *tests("layers", "triton_operators", "position_kinds", "exposed", "two_processes"),
+            *tests("layers", "hard", "citizenship", "scope_formula"),
+            *tests("checkpoints", "load"),
+        ),
+        tests("layers", "citizenship_transforms", "gpsa_compile", "operator_calls"),
+    ),
+    "verification": Room(
+        ("tcnn/verification",),
+        tests("verification", "verify", "verify_differences"),
+        (
+            *tests("verification", "explain", "verify_harmless", "as_run", "precision"),
+            *tests("cli", "cli_verify"),
+        ),
+    ),
+    "conversion": Room(
+        tuple(f"tcnn/conversion/{name}.py" for name in ("plan", "surgery", "stride", "stride_one")),
+        tests("conversion", "plan", "surgery", "stride", "dilate"),
+        (
+            *tests("conversion", "carry", "select", "ties", "named_models", "content_heads", "content_scope"),
+            *tests("folding", "fold"),
+            *tests("training", "baseline"),
+            *tests("checkpoints", "load"),
+        ),
+        (
+            *tests("conversion", "paper_tables", "content_heads", "reparameterise", "annealing"),
+            *tests("exporting", "export"),
+            *tests("zoo", "sweep"),
+        ),
+    ),
+    "store": Room(
+        ("tcnn_jobs/store", "tcnn_jobs/store/accounts", "tcnn_jobs/store/reading", "tcnn_jobs/database"),
+        ("tests/jobs/store", "tests/jobs/database"),
+        (
+            "tests/jobs/store",
+            "tests/jobs/database",
+            *tests("jobs/worker", "webhooks", "janitor", "contained", "slots"),
+        ),  # and on PostgreSQL
+        (*tests("chaos", "chaos"), *tests("jobs/worker", "real_jobs"), *tests("jobs/client", "jobs_journey")),
+    ),
+    "retry": Room(("tcnn_jobs/retry.py",), tests("jobs", "retry")),
+    "training": Room(
+        (
+            *("tcnn/training/recipe", "tcnn/training/runs/resume.py"),
+            *(f"tcnn/training/updates/{name}.py" for name in ("learner", "loop", "step")),
+        ),
+        tests("training", "annealing_course", "freezing", "matching", "objective", "optim", "step", "learner", "late"),
+        (
+            *tests("training", "finetune", "resume_exact", "resume_files", "prepare", "norm_statistics", "stops"),
+            *tests("training", "finetune_bad_input", "baseline"),
+            *tests("vit", "vit_convolutions"),
+        ),
+        tests("training", "ddp", "late", "launch"),
+    ),
+    "folding": Room(
+        ("tcnn/folding",),
+        tests("folding", "fold", "foldable", "prune"),
+        (*tests("folding", "fold_trained", "prune_attentive"), *tests("cli", "cli_fold"), *tests("layers", "fused")),
+    ),
+    "measuring": Room(
+        (
+            *(f"tcnn/evaluation/{name}.py" for name in ("evaluate", "held_out", "outcomes", "scores")),
+            *(f"tcnn/evaluation/comparing/{name}.py" for name in ("before_after", "comparison", "paired")),
+        ),
+        tests("evaluation", "paired", "comparison", "held_out", "before_after"),
+        (*tests("evaluation", "evaluate", "evaluate_modules", "single_images"), *tests("cli", "cli_evaluate")),
+    ),
+    "data": Room(
+        ("tcnn/data", "tcnn/data/sources"),
+        tests("data", "folder", "image_set", "loader", "order", "decode", "decoded", "tar", "shards"),
+        tests("data", "hugging_face", "loader_processes", "remote_shards", "torchvision"),
+    ),
+    "checkpoints": Room(
+        ("tcnn/checkpoints",),
+        tests("checkpoints", "checkpoint", "files", "load", "atomic"),
+        (
+            *tests("checkpoints", "checkpoint_damage", "hub"),
+            *tests("conversion", "ties"),
+            *tests("cli", "cli_info", "cli_bad_weights", "cli_names", "cli_evaluate"),
+            *tests("evaluation", "held_out"),
+            *tests("publishing", "push"),
+        ),
+    ),
+    "artifacts": Room(
+        ("tcnn_jobs/artifacts",),
+        tests("artifacts", "cache", "local_artifacts", "shared_artifacts", "mirror", "bucket"),
+        tests("artifacts", "hosts", "links"),
+    ),
+}

@@ -1,0 +1,118 @@
+"""What names and files stand for: a file of ours or a model to be built, a run without a model yet, whose training."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tcnn.checkpoints.files import checkpoint_file, forbidden, is_ours, licence_of, training_record, unfinished
+
+RECORD = {"data": "photos", "seed": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("a.safetensors", True),
+        (Path("resnet18"), True),
+        ("resnet18", False),
+        ("resnet18.a1_in1k", False),
+        ("t_resnet18", True),  # such as what `tcnn convert resnet18 t_resnet18` writes
+        ("empty", True),  # a folder whose name is no model's
+        ("train/model_best.pth.tar", True),
+    ],
+)
+def test_a_name_is_a_file_or_a_model(
+    name: str | Path, ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("resnet18", "t_resnet18", "resnet18.a1_in1k", "empty", "train"):
+        (tmp_path / folder).mkdir()
+    torch.save({"state_dict": {}, "arch": "resnet18"}, tmp_path / "train" / "model_best.pth.tar")
+    assert is_ours(name) is ours
+
+
+def test_a_folder_called_like_a_model_is_ours_with_a_checkpoint_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "resnet18").mkdir()
+    (tmp_path / "resnet18" / "best.safetensors").touch()
+    assert is_ours("resnet18")
+
+
+@pytest.mark.parametrize("below", ["", "run"])
+def test_a_run_without_a_model_yet(tmp_path: Path, below: str) -> None:
+    run = tmp_path / below
+    (run / "resume").mkdir(parents=True)
+    assert unfinished(tmp_path) is None, "a folder of that name, but no run"
+    (run / "config.json").write_text("{}")
+    assert str(unfinished(tmp_path)).endswith("go on with it (tcnn finetune … --resume)")
+    (run / "converted.safetensors").touch()
+    assert checkpoint_file(tmp_path) is None, "what a run began with has learnt nothing"
+    assert f"or name {run / 'converted.safetensors'}, with which it began" in str(unfinished(tmp_path))
+    (run / "last.safetensors").touch()
+    assert checkpoint_file(tmp_path) == run / "last.safetensors"
+    assert unfinished(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({"training": RECORD}, RECORD),
+        ({"source": {"training": RECORD}}, RECORD),
+        ({"learned_from": RECORD}, RECORD),
+        ({"training": {"data": "last"}, "source": {"training": RECORD}}, {"data": "last"}),
+        ({"training": None, "source": {}}, None),
+        ({"training": [1]}, None),
+        ({"source": [1]}, None),
+        ({}, None),
+    ],
+    ids=str,
+)
+def test_the_training_that_made_the_weights(
+    tmp_path: Path, metadata: dict[str, object], expected: dict[str, object] | None
+) -> None:
+    file = tmp_path / "m.safetensors"
+    save_file({"a": torch.zeros(1)}, file, {name: json.dumps(value) for name, value in metadata.items()})
+    assert training_record(file) == expected
+
+
+def test_what_has_no_record(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no safetensors")
+    save_file({"a": torch.zeros(1)}, tmp_path / "m.safetensors", {"training": "{not JSON"})
+    assert [training_record(tmp_path / name) for name in ("none", "text", "m.safetensors")] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ({"num_classes": 3, "block_args": {"act": "relu", "sizes": (1, 2.5, None)}}, None),
+        ({"num_classes": 3, "checkpoint_path": "x"}, "checkpoint_path"),
+        ({"block_args": {"inner": {"checkpoint_path": "x"}}}, "block_args"),
+        ({"act_layer": torch.nn.ReLU}, "act_layer"),
+        ({"deep": [[[[1]]]]}, "deep"),
+        ({"deep": [[[1]]]}, None),
+    ],
+    ids=str,
+)
+def test_arguments_that_no_file_may_have(arguments: dict[str, object], found: str | None) -> None:
+    assert forbidden(arguments) == found
+
+
+@pytest.mark.parametrize(
+    ("weights", "earlier", "licence"),
+    [
+        ("pretrained", None, "apache-2.0"),
+        (None, None, "apache-2.0"),
+        ("random", None, None),
+        ("file", None, None),
+        ("file", "random", None),
+        ("file", "pretrained", "apache-2.0"),  # of a training of ours that began with timm's
+    ],
+)
+def test_whose_licence(weights: str | None, earlier: str | None, licence: str | None) -> None:
+    assert licence_of({"license": "apache-2.0"}, weights, earlier) == licence
+    assert licence_of({}, weights, earlier) is None
