@@ -101,7 +101,7 @@ def open_pair(
     content = open_checkpoint(path, **(model_args if built or against is None else {}))
     refuse_folded(content.conversion, str(path), "verify")
     if not content.conversion.layers:
-        raise RequestError(f"{path}: nothing in it is converted, so there is nothing to verify")
+        raise _nothing_to_verify(path, content)
     model = checkpoint.assemble(content, name=str(path)).to(place)
     recorded = Source.model_validate(content.section("source")) if "source" in content.metadata else None
     unknown = against is None and weights is None
@@ -140,6 +140,19 @@ def open_pair(
     reference = source if config.stride == "keep" else without_stride(source, config)
     batch = None if images is None else load_images(images, model).to(place)
     return Pair(reference, model, batch, random)
+
+
+def _nothing_to_verify(path: str | Path, content: checkpoint.Checkpoint) -> RequestError:
+    """What is said of a file without attention: what it is, and what can be verified instead."""
+    if "fold" in content.metadata:
+        return RequestError(
+            f"{path}: was folded completely, so it is a CNN without attention to verify; verify the checkpoint that it "
+            "was folded from, which tcnn fold compared it with"
+        )
+    return RequestError(
+        f"{path}: a CNN, in which nothing is converted, so there is nothing to verify; convert it: tcnn convert {path} "
+        "OUT, which verifies what it writes"
+    )
 
 
 def _stored_cnn(name: str | None, weights: Path | None) -> nn.Module | None:

@@ -178,7 +178,10 @@ def test_verify_says_what_a_run_is(tcnn: Run, trained: Path) -> None:
     short = ("--preset", "quick", "--epochs", 1, "--batch-size", 4, "--size", 32, "--device", "cpu", "--workers", 0)
     common = ("--weights", "cnn/model_best.pth.tar", "--data", "p", "--val-split", 0.25, *short)
     assert tcnn("finetune", "test_resnet", *common, "--no-convert", "--out", "run").code == 0
-    assert tcnn("verify", "run").error(2) == "run: nothing in it is converted, so there is nothing to verify"
+    assert tcnn("verify", "run").error(2) == (
+        "run: a CNN, in which nothing is converted, so there is nothing to verify; convert it: tcnn convert run OUT, "
+        "which verifies what it writes"
+    )
     assert tcnn("verify", "run/best.safetensors").error(2).startswith("run/best.safetensors: nothing in it is ")
     assert tcnn("finetune", TRAINED, "--data", "p", "--val-split", 0.25, *short, "--out", "tuned").code == 0
     assert tcnn("verify", "tuned").error(2).startswith("tuned: has been trained since it was converted")

@@ -1,6 +1,7 @@
 """`tcnn predict`: the table, JSON, CSV, two models side by side, and one line for everything that is wrong."""
 
 import csv
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -107,10 +108,14 @@ def test_a_run_is_its_best_checkpoint(tcnn: Any, files: Path) -> None:
     assert run["model"] == "run" and len(run["images"][0]["guesses"]) == 5
 
 
-def test_nothing_readable_is_an_error_after_the_table(tcnn: Any, files: Path) -> None:
-    result = tcnn("predict", "t.safetensors", "torn.png")
-    assert result.code == 2
+def test_nothing_readable_is_an_error_and_no_table(tcnn: Any, files: Path) -> None:
+    """The head of a table came before it, and in JSON a report, so that there were two objects."""
+    result = tcnn("predict", "t.safetensors", "torn.png", "--csv", "a.csv")
+    assert (result.code, result.out) == (2, "")
     assert result.err == "error: no image could be read: torn.png (not an image)\n"
+    assert not (files / "a.csv").exists()
+    failed = tcnn("predict", "t.safetensors", "torn.png", "--json")
+    assert "no image could be read" in json.loads(failed.out)["error"]["message"]
 
 
 def test_models_of_other_classes_are_not_said_to_agree(

@@ -76,6 +76,11 @@ def command(
                 opened, files, top=top, size=image_size(size), crop_pct=crop_pct,
                 batch_size=batch_size, device=place, amp=amp,  # type: ignore[arg-type]
             )  # fmt: skip
+    unread = [prediction for prediction in found[model] if prediction.unreadable]
+    if len(unread) == len(files):
+        raise RequestError(f"no image could be read: {unread[0].file} ({unread[0].unreadable})")
+    if not any(prediction.guesses for prediction in found[model]):
+        raise RequestError(f"{model}: its output is NaN or infinite for every image, as after a training that diverged")
     report = side_by_side(found, classes)
     if as_json:
         console.print_json(report)
@@ -83,11 +88,6 @@ def command(
         _show(report, console.stdout())
     if csv_file is not None:
         _write_csv(found, csv_file, force)
-    unread = [prediction for prediction in found[model] if prediction.unreadable]
-    if len(unread) == len(files):
-        raise RequestError(f"no image could be read: {unread[0].file} ({unread[0].unreadable})")
-    if not any(prediction.guesses for prediction in found[model]):
-        raise RequestError(f"{model}: its output is NaN or infinite for every image, as after a training that diverged")
 
 
 def _show(report: "PredictionReport", out: "Console") -> None:
