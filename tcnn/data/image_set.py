@@ -3,7 +3,10 @@
 import dataclasses
 import difflib
 import hashlib
+import os
+import zlib
 from collections.abc import Iterable, Sequence
+from heapq import nsmallest
 from pathlib import Path
 
 import torch
@@ -14,13 +17,13 @@ from tcnn.arguments import typed
 from tcnn.data.decode import Mode, UnreadableImage, decode, mode_of, reason
 from tcnn.data.order import shuffle_seed
 from tcnn.data.sources.folder import open_folder
-from tcnn.data.sources.hub import open_hub
+from tcnn.data.sources.hub import HubSource, open_hub
 from tcnn.data.sources.names import class_name
 from tcnn.data.sources.remote import is_remote
 from tcnn.data.sources.shards import open_shards
 from tcnn.data.sources.source import Found, Source
 from tcnn.data.sources.tar import open_tar
-from tcnn.data.sources.torchvision_sets import open_torch
+from tcnn.data.sources.torchvision_sets import ArraySource, open_torch
 from tcnn.data.transforms import training_transform
 from tcnn.errors import RequestError, TcnnError, one_line
 
@@ -38,7 +41,7 @@ STREAMS = ("hfids", "tfds")
 
 
 PRINTED = 16
-"""Images, evenly spread, whose pixels tell one set from another."""
+"""Images, evenly spread or by their names, whose pixels tell one set from another."""
 
 
 class ImageSet:
@@ -105,17 +108,31 @@ class ImageSet:
         """The set that was opened, of which this one may be a part."""
         return self._whole or self
 
-    def fingerprint(self) -> str:
-        """What tells the whole set from others, wherever it lies: its number of images and the pixels of some."""
+    def fingerprint(self, ordered: bool = True) -> str:
+        """What tells the whole set from others, wherever it lies: its number of images and the pixels of some.
+
+        Without `ordered` it is the same for the same images in another order, if these are files that keep their names.
+        """
         whole = self.whole
-        digest = hashlib.sha256(f"{len(whole)} {whole.mode}".encode())
-        for index in sorted({number * (len(whole) - 1) // (PRINTED - 1) for number in range(PRINTED)}):
+        if ordered or isinstance(self._source, HubSource | ArraySource):  # these are known by their place alone
+            chosen = sorted({number * (len(whole) - 1) // (PRINTED - 1) for number in range(PRINTED)})
+        else:
+            chosen = nsmallest(PRINTED, range(len(whole)), key=lambda index: _draw(whole.filename(index)))
+        prints = []
+        for index in chosen:
             try:
                 image, _ = whole.load(index)
             except UnreadableImage:
                 continue  # so it is in every copy
-            digest.update(f"{image.size}".encode() + image.tobytes())
-        return digest.hexdigest()
+            prints.append(hashlib.sha256(f"{image.size}".encode() + image.tobytes()).digest())
+        inside = prints if ordered else sorted(prints)
+        return hashlib.sha256(f"{len(whole)} {whole.mode}".encode() + b"".join(inside)).hexdigest()
+
+
+def _draw(name: str) -> tuple[int, str]:
+    """Where a file of this name stands in a random order; the same in a folder, a tar, and shards that keep names."""
+    *_, folder, own = f"/{os.path.splitext(name)[0]}".rsplit("/", 2)  # noqa: PTH122 - a million times
+    return zlib.crc32(own.encode("utf-8", "surrogateescape")), folder
 
 
 @typed("spec", "in_chans")

@@ -4,6 +4,7 @@ A model that is measured on the images that it learned from looks better than it
 of its training set out; that part is found again from the share and the seed, and is what may be measured.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 from tcnn.checkpoints.files import checkpoint_file, training_record
 from tcnn.checkpoints.opening import check_exists
 from tcnn.data.image_set import ImageSet, open_dataset, split_off
+from tcnn.data.sources.names import seen_from_here
 from tcnn.errors import RequestError
 
 
@@ -25,6 +27,8 @@ class Training(NamedTuple):
     seed: int
     images: str | None = None
     """`ImageSet.fingerprint` of the data, which finds it again after a move or as a copy. Runs of 0.2.0 have none."""
+    image_set: str | None = None
+    """The same for any order of the images."""
 
 
 class Unseen(NamedTuple):
@@ -55,7 +59,7 @@ def trainings_in(record: Mapping[str, Any] | None) -> tuple[Training, ...]:
         config: Mapping[str, Any] = record["config"]
         latest = Training(
             str(record["data"]), record.get("val"), config.get("val_split"), int(config.get("seed", 0)),
-            record.get("images"),
+            record.get("images"), record.get("image_set"),
         )  # fmt: skip
         return latest, *(Training(**one) for one in record.get("earlier", []))
     except (ValueError, KeyError, TypeError):
@@ -71,12 +75,22 @@ def measured_by_default(models: Sequence[str], weights: Path | None = None) -> s
     """
     for name in _files(models, weights):
         if found := trainings_of(name):
-            return found[0].val or found[0].data
+            return _seen_from_here(found[0].val or found[0].data, name)
     for name in models:
         check_exists(name)
     raise RequestError(
         f"--data: expected a data set to measure on, for {', '.join(models)} does not say what it was trained on"
     )
+
+
+def _seen_from_here(data: str, name: str) -> str:
+    """A run's data set; its relative path, if that leads nowhere here, from the directory that the run began in."""
+    file = checkpoint_file(name)
+    try:
+        config = json.loads((file.parent / "config.json").read_text(encoding="utf-8")) if file is not None else {}
+        return seen_from_here(data, Path(config["directory"]))
+    except (OSError, ValueError, KeyError, TypeError):  # it was moved out of its run, or is of 0.2.0
+        return data
 
 
 def unseen(
@@ -96,13 +110,16 @@ def unseen(
     parts: dict[tuple[float, int], str] = {}
     trained_on = []
     train: ImageSet | None = None
-    fingerprint: str | None = None
+    prints: tuple[str, str] | None = None
     for name, file in zip(models, _files(models, weights), strict=True):
         trainings = trainings_of(file)
         here = [one for one in trainings if one.data == known_as or same(one.data, data)]
         if not here and any(one.images for one in trainings):
-            fingerprint = fingerprint or opening().fingerprint()
-            here = [one for one in trainings if one.images == fingerprint]
+            prints = prints or (opening().fingerprint(), opening().fingerprint(ordered=False))
+            here = [one for one in trainings if one.images == prints[0]]
+            if not here and any(one.image_set == prints[1] for one in trainings):
+                trained_on.append(name)  # of another order, in which nothing tells what was held out
+                continue
         if not here:
             continue
         opened = opening()

@@ -27,7 +27,14 @@ from tcnn.training.preparing.settings import check_run
 from tcnn.training.recipe.annealing import annealing_notes
 from tcnn.training.recipe.objective import check_teacher
 from tcnn.training.recipe.optim import create_optimizer, gpsa_layers
-from tcnn.training.record import Sources, check_settings, leaked, record_of
+from tcnn.training.record import (
+    Sources,
+    check_settings,
+    leaked,
+    record_of,
+    seen_from_here,
+    validated_on_training,
+)
 from tcnn.training.runs import resume as points
 from tcnn.training.runs.callbacks import (
     BASELINE_PHASE,
@@ -131,21 +138,21 @@ def finetune(
     data, val = data_set(data), None if val is None else data_set(val, "val")
     sources = Sources(model, data, val, pretrained, weights, names or {})
     directory = _Directory(RunDirectory(path_of(out, "out")), resume, force, allow_changes)
+    if resume and directory.run.started:
+        sources = seen_from_here(sources, directory.run)
     callbacks = Callbacks(report, say, stop)
     with join_processes(config.device) as processes:
         if not processes.first:
             callbacks = Callbacks(stop=stop)
         if baseline:
             baseline_config(config)
-            check_baseline(model)
+            check_baseline(sources.model)
         result, sets = _finetune(sources, directory, config, processes, callbacks, more=baseline or compare)
         cnn = _baseline(sources, directory, config, processes, callbacks, sets) if baseline else None
         device, first = process_device(config.device, processes), processes.first
     if first and (baseline or compare):
-        ran = Ran(
-            model, config, _size(directory.run), Path(result.best), None if cnn is None else Path(cnn.best), pretrained,
-            weights,
-        )  # fmt: skip
+        best = Path(result.best), None if cnn is None else Path(cnn.best)
+        ran = Ran(sources.model, config, _size(directory.run), *best, pretrained, weights)
         found = before_and_after(ran, sets[1], device, callbacks.report, directory.run.path / FILE)
         result.before_after = found.headline()
     return result
@@ -229,7 +236,12 @@ def _finetune(
     # Before an existing run is replaced: an optimizer that cannot be created must not cost it.
     create_optimizer(start.model, config)
     notes = [*start.notes, *annealing_notes(start.model, config, loader.steps)]
-    notes.extend(filter(None, (leaked(record), emulated(config.amp, device))))
+    notes.extend(
+        filter(
+            None,
+            (leaked(record), validated_on_training(record, train_set, val_set), emulated(config.amp, device)),
+        )
+    )
     if config.val_split != asked_split:
         notes.insert(0, f"no validation split, so {DEFAULT_SPLIT:.0%} of the images of every class are held out")
     check_tensorboard(config)
@@ -239,7 +251,7 @@ def _finetune(
         if fresh and processes.first:
             run.rewind(0, 0)
     elif processes.first:
-        run.create(record, directory.force)
+        run.create(record | {"directory": str(Path.cwd())}, directory.force)
     check.keep(start.model, run.path, record["weights"])
     for note in (*notes, *filter(None, (check.line(),))):
         say(note)

@@ -1,6 +1,8 @@
 """WebDataset shards, as its own library writes them."""
 
+import gzip
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,6 +86,33 @@ def test_splits(tmp_path: Path, layout: str) -> None:
     assert len(open_dataset(f"wds/{tmp_path}", "val", train.class_names)) == 3
     with pytest.raises(RequestError, match=r"has no split 'test'; it has train, val(idation)?"):
         open_dataset(f"wds/{tmp_path}", "test")
+
+
+def test_a_shard_of_no_split_among_others(tmp_path: Path) -> None:
+    """It was left out in silence, whatever split was asked for."""
+    for name in ("train-0.tar", "val-0.tar", "more-0.tar"):
+        write(tmp_path / name, samples(3))
+    for split in ("train", "val"):
+        with pytest.raises(RequestError, match=r"more-0\.tar has no split in its name, as (train|val)-0\.tar has"):
+            open_dataset(f"wds/{tmp_path}", split)
+    assert len(open_dataset(f"wds/{tmp_path}/train-*.tar")) == 3
+
+
+@pytest.mark.parametrize("name", ["train-1.tar.gz", "train-1.tgz"])
+def test_compressed_shards(tmp_path: Path, name: str) -> None:
+    """Beside others they were left out in silence; alone nothing was found."""
+    shard = write(tmp_path / "train-1.tar", samples(3))
+    compressed = tmp_path / name
+    compressed.write_bytes(gzip.compress(shard.read_bytes()))
+    for spec in (tmp_path, compressed):
+        with pytest.raises(RequestError, match=rf"{re.escape(name)}: expected an uncompressed.* tar archive; it is "):
+            open_dataset(f"wds/{spec}")
+    compressed.rename(shard)
+    for spec in (f"wds/{tmp_path}", str(shard)):
+        with pytest.raises(RequestError, match=r"train-1\.tar: expected an uncompressed, whole tar archive; it is "):
+            open_dataset(spec)
+    with pytest.raises(RequestError, match=r"found tar archives; shards are called wds/"):
+        open_dataset(str(tmp_path))
 
 
 def test_labels_of_every_kind(tmp_path: Path) -> None:

@@ -257,5 +257,5 @@ def test_a_size_that_is_too_small_for_the_model(
     tmp_path: Path, lively: Callable[..., nn.Module], pictures: str
 ) -> None:
     save_for_hf(lively("test_vit", num_classes=5), tmp_path / "vit", safe_serialization=True)
-    with pytest.raises(RequestError, match="does not run at 7×7"):
+    with pytest.raises(RequestError, match=r"/vit: VisionTransformer does not run on an image of 3×7×7 \("):
         compare([f"local-dir:{tmp_path / 'vit'}"], pictures, EvaluationConfig(sizes=[7]))

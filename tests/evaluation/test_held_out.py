@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from data_pictures import draw_classes
+from data_pictures import as_mixed_shard, draw_classes
 from tiny_runs import tiny
 from torch import nn
 
@@ -23,6 +23,7 @@ from tcnn.workflows.pipeline import convert_to_file
 
 CPU = EvaluationConfig(device="cpu")
 CLASSES = ["ant", "bee", "cat"]
+CONFIG = tiny(convert=False, epochs=1, size=32, device="cpu", val_split=0.25)
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +43,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(
     root: Path, name: str, data: str, val: str | None = None, source: str = "test_resnet", **options: object
 ) -> FinetuneResult:
+    say = options.pop("say", print)
     config = tiny(**{"convert": False, "epochs": 1, "size": 32, "device": "cpu", "val_split": None, **options})
-    return tcnn.finetune(source, str(root / data), val=val, config=config, out=root / name, pretrained=False)
+    where = data if data.startswith("wds/") else str(root / data)
+    return tcnn.finetune(source, where, val=val, config=config, out=root / name, pretrained=False, say=say)  # type: ignore[arg-type]
 
 
 def checkpoint(place: Path, run: str) -> str:
@@ -86,6 +89,17 @@ def test_a_folder_that_was_copied_is_known_by_its_images(place: Path, tmp_path: 
     next(file for file in copy.rglob("*") if file.is_file()).unlink()
     changed = compare([checkpoint(place, "tenth")], str(copy), CPU)
     assert (changed.held_out, changed.trained_on) == (False, []), "another set, of which nothing is recorded"
+
+
+def test_its_images_in_another_order_are_known(place: Path, tmp_path: Path) -> None:
+    """Nothing tells there which were held out; they were measured whole, without a word."""
+    mixed = as_mixed_shard(place / "photos", tmp_path / "mixed.tar")
+    for name in ("tenth", "elsewhere"):
+        found = compare([checkpoint(place, name)], mixed, CPU)
+        assert (found.held_out, found.trained_on, found.images) == (False, [checkpoint(place, name)], 24)
+    said: list[str] = []
+    run(tmp_path, "again", mixed, val_split=0.25, source=checkpoint(place, "tenth"), say=said.append)
+    assert any(line.startswith(f"the model was trained on {mixed} before") for line in said)
 
 
 def test_a_part_has_the_fingerprint_of_the_whole(place: Path) -> None:
@@ -166,8 +180,13 @@ def test_models_with_other_parts_are_not_set_side_by_side(place: Path) -> None:
         compare([one, other], str(place / "photos"), CPU)
 
 
-def test_what_a_run_was_validated_on_is_the_default(place: Path) -> None:
+def test_what_a_run_was_validated_on_is_the_default(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert measured_by_default([checkpoint(place, "tenth")]) == str(place / "photos")
+    monkeypatch.chdir(place)
+    tcnn.finetune("test_resnet", "photos", config=CONFIG, out="near", pretrained=False)
+    assert measured_by_default(["near"]) == "photos"
+    monkeypatch.chdir(place / "photos")
+    assert measured_by_default(["../near"]) == str(place / "photos"), "as seen from where the run began"
     assert measured_by_default(["resnet18", checkpoint(place, "elsewhere")]) == str(place / "divided")
     with pytest.raises(RequestError, match=r"--data: expected a data set to measure on, for resnet18 does not say"):
         measured_by_default(["resnet18"])

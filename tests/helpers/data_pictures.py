@@ -1,6 +1,7 @@
 """Small pictures and class folders that tests draw, where real ones are, and images as timm prepares them."""
 
 import importlib.util
+import io
 import os
 import tarfile
 from collections import Counter
@@ -47,6 +48,19 @@ def draw_classes(root: Path, classes: Iterable[str], images: int = 3) -> Path:
         for number in range(images):
             draw(root / name / f"{number}.jpg", 100 * place + number)
     return root
+
+
+def as_mixed_shard(root: Path, shard: Path) -> str:
+    """Class folders as a WebDataset shard, in which the images have their names, and another order."""
+    files = sorted(file for file in root.rglob("*.*") if file.is_file())
+    with tarfile.open(shard, "w") as archive:
+        for place in numpy.random.default_rng(0).permutation(len(files)):
+            name = files[place].relative_to(root)
+            label = tarfile.TarInfo(str(name.with_suffix(".cls")))
+            label.size = len(name.parent.name)
+            archive.add(files[place], str(name))
+            archive.addfile(label, io.BytesIO(name.parent.name.encode()))
+    return f"wds/{shard}"
 
 
 def as_tar(root: Path) -> str:

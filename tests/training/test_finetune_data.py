@@ -1,12 +1,13 @@
 """The images of a run: where they come from, how crops are resized, and those that cannot be read."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import timm
 import torch
-from data_pictures import draw, plain_transform
+from data_pictures import as_mixed_shard, draw, plain_transform
 from PIL import Image
 from tiny_runs import TwoConvs, colours, run, seeded, tiny
 
@@ -155,6 +156,15 @@ def test_a_grey_model(tmp_path: Path) -> None:
     assert tcnn.load(result.best).pretrained_cfg["input_size"][0] == 1
 
 
+def test_validation_images_that_are_the_training_images_are_noted(data: Path, tmp_path: Path) -> None:
+    """Under another name, and in another order, too."""
+    copy, apart = shutil.copytree(data, tmp_path / "copy"), colours(tmp_path / "apart", images=11)
+    for val, noted in ((data, True), (copy, True), (as_mixed_shard(data, tmp_path / "0.tar"), True), (apart, False)):
+        result = run(seeded(TwoConvs), data, tmp_path / "run", val=str(val), val_split=None, epochs=1, force=True)
+        said = [note for note in result.notes if note.startswith("the images that it is validated on are those that ")]
+        assert len(said) == noted, val
+
+
 def test_a_data_set_that_has_grown_is_refused(tmp_path: Path) -> None:
     """Another part of it would be held out, with images that the run has learned from."""
     own = colours(tmp_path / "own")
@@ -178,3 +188,25 @@ def test_a_data_set_of_which_images_were_exchanged_is_noted(tmp_path: Path) -> N
     first.write_bytes(last.read_bytes())
     run(seeded(TwoConvs), own, tmp_path / "run", epochs=1, resume=True, say=said.append)
     assert len([line for line in said if line.startswith("note: the images are others")]) == 1
+
+
+@pytest.mark.parametrize("kind", ["folder", "wds"])
+@pytest.mark.parametrize("seen_from", ["there", "here"])
+def test_a_run_goes_on_from_another_working_directory(
+    kind: str, seen_from: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its data as they were called there, or as they are called here; neither was found, or taken for the same."""
+    there = shutil.copytree(data, tmp_path / "there" / "photos").parent
+    (there / "shards").mkdir()
+    as_mixed_shard(data, there / "shards" / "0.tar")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(there)
+    name = {"folder": "photos", "wds": "wds/shards"}[kind]
+    run(seeded(TwoConvs), name, tmp_path / "run", epochs=1)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    if seen_from == "here":
+        name = {"folder": "../there/photos/", "wds": "wds/../there/shards"}[kind]
+    said: list[str] = []
+    result = run(seeded(TwoConvs), name, tmp_path / "run", epochs=1, resume=True, say=said.append)
+    assert result.epochs == 1 and "the run is finished already" in said
+    assert not [line for line in said if line.startswith("changed")]

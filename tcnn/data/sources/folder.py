@@ -42,6 +42,10 @@ def open_folder(root: Path, split: str, complete: bool) -> Found:
     """
     root, chosen = split_folder(root, split)
     images, folders = walk(root)
+    if not images and any(root.glob("*.tar*")):
+        raise RequestError(
+            f"{root}: expected a folder of images for every class, found tar archives; shards are called wds/{root}"
+        )
     labels = class_labels(images, folders, str(root), complete)
     names, numbers = number([label for _, label in labels])
     return Found(names, numbers, FolderSource(root, (path for path, _ in labels)), chosen)

@@ -1,11 +1,13 @@
-"""File and split names: which files are images, natural order, the split that a name means."""
+"""File and split names: which files are images, natural order, the split that a name means; the folders in the names of
+data sets and models, seen from another working directory.
+"""
 
 import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from pathlib import PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 
 from tcnn.errors import RequestError
 
@@ -92,3 +94,33 @@ def canonical(name: str) -> str | None:
 def words(name: str) -> list[str]:
     """The words of a file name: `cifar10-train-000.tar` has `cifar10`, `train`, `000` and `tar`."""
     return re.split(r"[-_. ]", name)
+
+
+_PLACE = re.compile(r"(wds/|hfds/|torch/[^:/]*:|local-dir:)?(.*)", re.IGNORECASE | re.DOTALL)
+"""What stands before the folder or file in a name, and that."""
+_PATTERN = re.compile(r"[*?{\[]")
+
+
+def located(name: str, home: Path) -> str:
+    """A name with its relative folder or file as an absolute one from the working directory `home`.
+
+    As it is, if there is nothing of that name there: it may be one of timm's, of a hub, or in object storage.
+    """
+    prefix, rest = _PLACE.fullmatch(name).groups()  # type: ignore[union-attr]
+    path = home / Path(rest).expanduser()
+    return f"{prefix or ''}{os.path.normpath(path)}" if rest and _is_there(path) else name
+
+
+def seen_from_here(name: str, home: Path) -> str:
+    """A name that was given in the working directory `home`; as it is, if it names something here, too, or nothing."""
+    return name if located(name, Path.cwd()) != name else located(name, home)
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a path exists, or of a pattern of shards the folder that they are in."""
+    parts = path.parts
+    plain = next((place for place, part in enumerate(parts) if _PATTERN.search(part)), len(parts))
+    try:
+        return Path(PurePath(*parts[:plain])).exists()
+    except (OSError, ValueError):
+        return False

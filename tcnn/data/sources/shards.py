@@ -17,7 +17,7 @@ import numpy
 from tcnn.data.sources.names import EXTENSIONS, canonical, choose_split, is_junk, sort_key, words
 from tcnn.data.sources.remote import RemoteSource, expand_pattern, index_shards, is_remote, read_object
 from tcnn.data.sources.source import Found, check_indices, number
-from tcnn.data.sources.tar import Member, TarSource, members_of
+from tcnn.data.sources.tar import UNPACK, Member, TarSource, is_compressed, members_of
 from tcnn.errors import EnvironmentFailure, RequestError, one_line
 
 Shard = TypeVar("Shard", Path, str)
@@ -77,6 +77,8 @@ def find_remote(spec: str, split: str) -> tuple[list[str], str | None]:
         if not found:
             raise RequestError(f"wds/{spec}: no such shard in the store")
         return found, None
+    if is_compressed(spec):
+        raise RequestError(f"wds/{spec}: expected uncompressed tar archives; {UNPACK}")
     found = expand_pattern(f"{spec.rstrip('/')}/*.tar")
     if not found:
         raise RequestError(f"wds/{spec}: expected shards (*.tar) there, found none")
@@ -105,6 +107,9 @@ def find_shards(spec: str, split: str) -> tuple[list[Path], str | None]:
     folders = [entry.name for entry in path.iterdir() if entry.is_dir() and canonical(entry.name)]
     within = choose_split(folders, split, f"wds/{spec}") if folders else None
     path = path / within if within else path
+    compressed = sorted(entry.name for entry in path.iterdir() if is_compressed(entry.name) and not is_junk(entry.name))
+    if compressed:
+        raise RequestError(f"wds/{spec}: {compressed[0]}: expected an uncompressed tar archive; {UNPACK}")
     shards = sorted((shard for shard in path.glob("*.tar") if not is_junk(shard.name)), key=lambda s: sort_key(s.name))
     if not shards:
         raise RequestError(f"wds/{spec}: expected shards (*.tar) in {path}, found none")
@@ -114,12 +119,21 @@ def find_shards(spec: str, split: str) -> tuple[list[Path], str | None]:
 
 
 def _of_split(shards: Sequence[Shard], split: str, spec: str) -> tuple[list[Shard], str | None]:
-    """The shards whose names contain a word for the split, and which one; all of them where no name has any."""
+    """The shards whose names contain a word for the split, and which one; all of them where no name has any.
+
+    Raises `RequestError` where some have none: which split they are of is not known.
+    """
     by_split: dict[str, list[Shard]] = {}
     for shard in shards:
         stem = PurePosixPath(str(shard)).stem
         by_split.setdefault(next((word for word in words(stem) if canonical(word)), ""), []).append(shard)
     chosen = choose_split([name for name in by_split if name], split, f"wds/{spec}")
+    if chosen and "" in by_split:
+        stray, named = (PurePosixPath(str(by_split[name][0])).name for name in ("", chosen))
+        raise RequestError(
+            f"wds/{spec}: {stray} has no split in its name, as {named} has, so nothing tells what it is of; name the "
+            "shards by a pattern, such as wds/DIR/train-*.tar, or move it away"
+        )
     return (by_split[chosen] if chosen else list(shards)), chosen
 
 

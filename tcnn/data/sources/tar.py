@@ -4,6 +4,7 @@ timm keeps archives open; forked workers would then share one file position and 
 """
 
 import io
+import re
 import tarfile
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,10 @@ from tcnn.data.sources.folder import class_labels
 from tcnn.data.sources.names import choose_split, is_image, is_junk, split_folders
 from tcnn.data.sources.source import Found, number, pack_names, stamp_of
 from tcnn.errors import RequestError, one_line
+
+COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")
+"""What files of gzip, bzip2, xz and zstandard begin with."""
+UNPACK = "it is compressed: unpack it, as with gunzip, for images are read at any place in it"
 
 
 class Member(NamedTuple):
@@ -55,6 +60,11 @@ def read_at(archive: Path, offset: int, size: int) -> bytes:
         return file.read(size)
 
 
+def is_compressed(name: str) -> bool:
+    """Whether a file's name is that of a compressed tar archive."""
+    return re.search(r"\.(tar\.(gz|bz2|xz|zst)|t(gz|bz2?|xz|zst))$", name, re.IGNORECASE) is not None
+
+
 def members(archive: Path) -> Iterator[Member]:
     """Files and folders of an archive, links as what they refer to. Raises `RequestError`."""
     try:
@@ -89,7 +99,10 @@ def members_of(handle: BinaryIO, archive: str) -> Iterator[Member]:
                 # tarfile takes an archive that was cut between two members, or is damaged behind one, for its end.
                 raise tarfile.ReadError
     except (tarfile.TarError, EOFError) as error:
-        raise _no_tar(archive, "it is cut off, damaged, compressed, or something else") from error
+        handle.seek(0)
+        if handle.read(6).startswith(COMPRESSED):
+            raise _no_tar(archive, UNPACK) from error
+        raise _no_tar(archive, "it is cut off, damaged, or something else") from error
     yield from _linked(links, seen, archive)
 
 

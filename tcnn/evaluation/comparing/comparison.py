@@ -250,15 +250,16 @@ def _evaluate(
             device=config.device, amp=config.amp, channels_last=config.channels_last, corruption=live,
             class_subset=outputs, seed=config.seed, progress=counter, observe=observer,
         )  # fmt: skip
+    except RequestError as error:  # which of several models it is
+        raise RequestError(f"{name}: {error}") from error
     except TcnnError:
         raise
     except torch.OutOfMemoryError as error:
         raise EnvironmentFailure(
             f"{config.device}: out of memory with --batch-size {config.batch_size}; choose a smaller one"
         ) from error
-    except (RuntimeError, ValueError, AssertionError) as error:  # what layers raise over maps of a wrong size
-        where = f"at {size[0]}×{size[1]}" if size else "at its own size"
-        raise RequestError(f"{name}: does not run {where}: {shorten(one_line(error), 160)}") from error
+    except (RuntimeError, ValueError, AssertionError) as error:
+        raise RequestError(f"{name}: does not run on the images: {shorten(one_line(error), 160)}") from error
     return result if config.per_class else result.model_copy(update={"per_class": {}, "confusions": []})
 
 
