@@ -11,10 +11,10 @@ from tcnn.checkpoints.checkpoint import Checkpoint, assemble, contents, existing
 from tcnn.checkpoints.files import is_ours, refuse_in_files
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import CheckpointError, RequestError, shorten
+from tcnn.hugging_face import downloaded, repository_of
 from tcnn.zoo import catalogue
 from tcnn.zoo import weights as weights_files
 from tcnn.zoo.catalogue import canonical, cnn_of, is_converted, is_weights_file
-from tcnn.zoo.hub import downloaded, repository_of
 from tcnn.zoo.sources import Say, check_name, create_source
 
 ARCHITECTURE = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")

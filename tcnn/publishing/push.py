@@ -22,13 +22,13 @@ from tcnn.config.base import Record
 from tcnn.conversion.report import refuse_folded
 from tcnn.errors import DownloadError, NoAttentionError, RequestError, one_line
 from tcnn.exporting.export import export
+from tcnn.hugging_face import is_hub_error
 from tcnn.models.checks import unwrapped
 from tcnn.publishing import accuracy
 from tcnn.publishing.accuracy import Accuracy
 from tcnn.training.runs.callbacks import Say
 from tcnn.verification.report import VerificationReport
 from tcnn.version import __version__
-from tcnn.zoo.hub import is_hub_error
 
 LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
 SHOWN = 2

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from tcnn.errors import RequestError, UnknownModelError, WeightsError, one_line
+from tcnn.hugging_face import BUILD_ERRORS, download_error, download_errors, offline_if_unreachable, quiet_hub
 from tcnn.layers.convit import use_fast_attention
 from tcnn.zoo import catalogue
 from tcnn.zoo import weights as weights_files
 from tcnn.zoo.catalogue import canonical, is_converted, no_model
-from tcnn.zoo.hub import BUILD_ERRORS, download_error, download_errors, offline_if_unreachable, quiet_hub
 
 _DRAWS = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.erfinv_, Tensor.clamp_})
 """What weights are drawn by, in place."""

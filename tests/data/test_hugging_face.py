@@ -11,7 +11,7 @@ from PIL import Image
 
 from tcnn.data.decoded import in_memory
 from tcnn.data.image_set import UnreadableImage, open_dataset
-from tcnn.errors import EnvironmentFailure, RequestError
+from tcnn.errors import DownloadError, EnvironmentFailure, RequestError
 
 if TYPE_CHECKING:  # loaded for these tests alone: it takes a second
     import datasets
@@ -49,6 +49,23 @@ def test_hub_from_class_folders(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="has no split 'val'; it has test, train"):
         open_dataset(f"hfds/{tmp_path}/data", "val")
     assert len(open_dataset(f"hfds/{tmp_path}/data", "test", train.class_names)) == 2
+
+
+def test_the_hub_out_of_reach_is_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its client logged ten lines before it, and tried for half a minute."""
+    import huggingface_hub.constants as hub
+    from datasets import config
+
+    for variable in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(variable, raising=False)
+    asked: list[object] = []
+    monkeypatch.setattr(config, "HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(hub, "ENDPOINT", "http://127.0.0.1:9")  # where nobody listens
+    monkeypatch.setattr("time.sleep", asked.append)
+    with pytest.raises(DownloadError, match=r"^hfds/me/pictures: cannot be fetched \(.*\); connect, or fill the cache"):
+        open_dataset("hfds/me/pictures")
+    assert (asked, capfd.readouterr().err) == ([], "")
+    assert not hub.HF_HUB_OFFLINE and not config.HF_HUB_OFFLINE
 
 
 def test_hub_from_parquet(tmp_path: Path) -> None:

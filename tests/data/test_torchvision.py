@@ -74,6 +74,11 @@ def test_torch_download_without_a_network(tmp_path: Path, monkeypatch: pytest.Mo
         assert "\n" not in str(raised.value)
         with pytest.raises(RequestError, match=r"or not whole .*; in Python, open_dataset\(…, download=True\) fetches"):
             open_dataset(f"torch/{name}:{tmp_path}")
+    (tmp_path / "mine").mkdir()
+    for folder in (tmp_path, tmp_path / "made" / "here"):
+        with pytest.raises(DownloadError):
+            open_dataset(f"torch/mnist:{folder}", download=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"], "what was made for files that did not come is gone"
     with pytest.raises(RequestError, match="no such folder"):  # torchvision cannot fetch it
         open_dataset(f"torch/imagenet:{tmp_path}/none", download=True)
 

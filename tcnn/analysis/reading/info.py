@@ -48,7 +48,7 @@ def of_repository(name: str) -> ModelInfo:
     """What `hf-hub:ORG/NAME` is; raises `DownloadError`, and `RequestError` for one that is no model of timm's."""
     from timm.models import parse_model_name
 
-    from tcnn.zoo.hub import download_errors, offline_if_unreachable, quiet_hub
+    from tcnn.hugging_face import download_errors, offline_if_unreachable, quiet_hub
 
     identifier = str(parse_model_name(name)[1])
     repository, _, revision = identifier.partition("@")

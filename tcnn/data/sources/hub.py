@@ -6,6 +6,7 @@ timm's reader takes the names of the columns for granted; here they are found by
 import io
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,6 +15,7 @@ import numpy
 from tcnn.data.sources.names import choose_split
 from tcnn.data.sources.source import Found, check_indices, number
 from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, one_line, shorten
+from tcnn.hugging_face import offline_if_unreachable, quiet_hub
 
 
 class HubSource:
@@ -49,7 +51,9 @@ def open_hub(spec: str, split: str) -> Found:
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     where = f"hfds/{spec}"
-    rows, chosen = _load(datasets, spec, split, where)
+    here = Path(spec).expanduser().exists()  # of a folder nothing is asked
+    with nullcontext() if here else offline_if_unreachable(), quiet_hub():
+        rows, chosen = _load(datasets, spec, split, where)
     image = next((name for name, kind in rows.features.items() if isinstance(kind, datasets.Image)), None)
     classes = [name for name, kind in rows.features.items() if isinstance(kind, datasets.ClassLabel)]
     label = "label" if "label" in rows.features else classes[0] if len(classes) == 1 else None
@@ -84,7 +88,9 @@ def _load(datasets: Any, spec: str, split: str, where: str) -> tuple[Any, str | 
     except OSError as error:
         if folder.exists():
             raise RequestError(f"{where}: cannot be read ({one_line(error)})") from error
-        raise DownloadError(f"{where}: cannot be fetched ({one_line(error)})") from error
+        raise DownloadError(
+            f"{where}: cannot be fetched ({one_line(error)}); connect, or fill the cache (HF_HOME) on a machine that is"
+        ) from error
     except Exception as error:  # KeyError and TypeError, too, where a file that describes the set is damaged
         why = f"no {error} in it" if isinstance(error, KeyError) else one_line(error.__cause__ or error)
         raise RequestError(f"{where}: cannot be read ({why})") from error

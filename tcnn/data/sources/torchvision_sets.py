@@ -4,7 +4,8 @@ import difflib
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tcnn.data.sources.folder import FolderSource
 from tcnn.data.sources.names import canonical, choose_split, is_image
 from tcnn.data.sources.source import Found, Source
 from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, one_line, shorten
+from tcnn.files import directory_for
 
 NAMES = ("cifar10", "cifar100", "imagenet", "places365", "mnist", "kmnist", "fashion_mnist", "qmnist", "inaturalist")
 SPLITS = ("train", "val")
@@ -64,7 +66,8 @@ def open_torch(spec: str, split: str, download: bool) -> Found:
     second = canonical(split) == "test" and name not in VALIDATED
     chosen = choose_split(SPLITS, "val" if second else split, f"torch/{spec}")
     try:
-        data = create_dataset(f"torch/{name}", root=str(folder), split=chosen, download=download)
+        with _no_empty_folders(folder) if download else nullcontext():
+            data = create_dataset(f"torch/{name}", root=str(folder), split=chosen, download=download)
         if hasattr(data, "all_categories"):
             # iNaturalist's images, in the order of the file system, which differs between copies, and all other files.
             data.index = sorted(entry for entry in data.index if is_image(entry[1]))
@@ -86,6 +89,21 @@ def open_torch(spec: str, split: str, download: bool) -> Found:
     if len(labels) != len(data):
         raise RequestError(f"torch/{spec}: not whole: {len(data)} images, but {len(labels)} labels")
     return Found(tuple(map(str, names)), labels, _source(data, folder, f"torch/{spec}"), chosen)
+
+
+@contextmanager
+def _no_empty_folders(root: Path) -> Iterator[None]:
+    """Context of a download: if it fails, the folders that it made for files that did not come are removed."""
+    there = {place for place, *_ in os.walk(root)}
+    with directory_for(root):
+        try:
+            yield
+        except BaseException:
+            for place, *_ in os.walk(root, topdown=False):
+                if place not in there and place != str(root):
+                    with suppress(OSError):
+                        Path(place).rmdir()
+            raise
 
 
 def _source(data: Any, folder: Path, spec: str) -> Source:

@@ -1,11 +1,14 @@
-"""The Hugging Face Hub's client: the cache alone where the Hub is out of reach, a quiet log, known errors."""
+"""The Hugging Face Hub's client: the cache alone where the Hub is out of reach, a quiet log, known errors; its models:
+their names, what is downloaded, and why it could not be."""
 
 import logging
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlparse
 
 import huggingface_hub
@@ -18,38 +21,54 @@ from tcnn.errors import DownloadError, WeightsError, one_line
 HUB = ("hf-hub", "hf_hub")
 BUILD_ERRORS = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, SafetensorError)
 """Errors that timm and the readers of weights raise for an invalid configuration or file."""
+NOT_THERE = {
+    "RepositoryNotFoundError": "repository", "RevisionNotFoundError": "revision", "GatedRepoError": "public repository",
+    "RemoteEntryNotFoundError": "file of weights", "EntryNotFoundError": "file of weights",
+}  # fmt: skip
+"""What the Hub does not have, or not for everyone, by the client's errors."""
 CLIENTS = ("huggingface_hub", "httpx", "httpx2", "requests")
 """Packages whose errors come from asking the Hub, by the version of its client."""
 
 
 @contextmanager
 def offline_if_unreachable() -> Iterator[None]:
-    """Context that uses the hub's cache only if there is no network: its client would retry for a minute per file."""
+    """Context that uses the hub's cache only if there is no network: its client would retry for a minute per file.
+
+    So does the library of data sets, if it is loaded.
+    """
     address = urlparse(huggingface_hub.constants.ENDPOINT)
     place = address.hostname or "", address.port or (80 if address.scheme == "http" else 443)
     proxied = any(os.environ.get(key) for key in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"))
-    before = huggingface_hub.constants.HF_HUB_OFFLINE
-    if not before and not proxied:
+    settings = [huggingface_hub.constants, *filter(None, [sys.modules.get("datasets.config")])]
+    before = [each.HF_HUB_OFFLINE for each in settings]
+    if not any(before) and not proxied:
         try:
             socket.create_connection(place, timeout=3).close()
         except OSError:
-            huggingface_hub.constants.HF_HUB_OFFLINE = True
+            _set(settings, [True] * len(settings))
     try:
         yield
     finally:
-        huggingface_hub.constants.HF_HUB_OFFLINE = before
+        _set(settings, before)
+
+
+def _set(settings: list[Any], offline: list[bool]) -> None:
+    for each, value in zip(settings, offline, strict=True):
+        each.HF_HUB_OFFLINE = value
 
 
 @contextmanager
 def quiet_hub() -> Iterator[None]:
-    """Context in which the client logs errors only."""
-    logger = logging.getLogger("huggingface_hub")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
+    """Context in which the client, and the library of data sets, log errors only."""
+    loggers = [logging.getLogger(name) for name in ("huggingface_hub", "datasets")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
 
 
 def is_hub_error(error: Exception) -> bool:
@@ -76,6 +95,11 @@ def download_errors(name: str) -> Iterator[None]:
 
 def download_error(name: str, error: Exception) -> DownloadError:
     """What to raise where weights can neither be downloaded nor found in the cache."""
+    if type(error).__name__ in NOT_THERE:
+        return DownloadError(
+            f"{name}: the Hub has no such {NOT_THERE[type(error).__name__]}, or not for everyone; check its name, log "
+            "in with `hf auth login`, give --weights FILE, or --no-pretrained for random ones"
+        )
     return DownloadError(
         f"{name}: the pretrained weights could not be downloaded and are not in the cache ({type(error).__name__}); "
         "connect, fill the cache (HF_HOME) on a connected machine, give --weights FILE, "
