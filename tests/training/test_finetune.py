@@ -2,7 +2,9 @@
 
 import math
 import statistics
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from tiny_runs import Normed, TwoConvs, colours, run, seeded
 import tcnn
 from tcnn.checkpoints.checkpoint import read
 from tcnn.errors import DivergedError
+from tcnn.training.runs import callbacks
 from tcnn.training.runs.callbacks import Progress
 from tcnn.training.runs.resume import latest_point, points, read_point
 from tcnn.training.runs.rundir import RunDirectory
@@ -72,6 +75,32 @@ def test_progress_never_goes_back_and_ends_at_100(data: Path, tmp_path: Path) ->
     assert len(validations) >= 2
     assert validations[-1].eta_seconds == 0
     assert seen[-1].top1 is not None
+
+
+def test_rates_and_times_left_by_a_clock_of_its_own(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on by a quarter of a second whenever a step or a validation begins or ends."""
+    ticks = count()
+    monkeypatch.setattr(callbacks, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 4))
+    seen: list[Progress] = []
+    run(seeded(TwoConvs), data, tmp_path / "run", report=seen.append)
+    steps = [now for now in seen if now.phase == "training"]
+    assert [now.images_per_second for now in steps] == [32.0] * 6  # 8 images in a quarter of a second
+    assert [row["images_per_second"] for row in rows(tmp_path / "run")] == [32.0] * 2
+    # A step takes 0.25 s; how long a validation takes is known after the first.
+    assert [now.eta_seconds for now in steps] == [1.2, 1.0, 0.8, 0.8, 0.5, 0.2]
+
+
+def test_an_error_of_the_model_is_its_own(data: Path, tmp_path: Path) -> None:
+    class Failing(TwoConvs):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.training and torch.is_grad_enabled():
+                raise RuntimeError("a layer of somebody's")
+            return super().forward(x)
+
+    with pytest.raises(RuntimeError, match=r"^a layer of somebody's$"):
+        run(seeded(Failing), data, tmp_path / "run", convert=False)
 
 
 def test_annealing_and_its_absence(data: Path, tmp_path: Path) -> None:

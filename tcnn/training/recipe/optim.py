@@ -109,7 +109,7 @@ def memory_of(optimizer: Optimizer) -> MutableMapping[Tensor, dict[str, Any]]:
 
 def group_counters(optimizer: Optimizer) -> list[dict[str, int | float | Tensor]]:
     """The counters in each parameter group of an optimizer, such as LAMB's steps; neither settings nor rates."""
-    settings = {*optimizer.defaults, "lr", "initial_lr", "weight_decay"} - {LOOKAHEAD}
+    settings = {*optimizer.defaults, "initial_lr"} - {LOOKAHEAD}
     return [
         {key: value for key, value in group.items() if key not in settings and isinstance(value, (int, float, Tensor))}
         for group in optimizer.param_groups
