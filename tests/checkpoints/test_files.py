@@ -1,5 +1,6 @@
 """What names and files stand for: a file of ours or a model to be built, a run without a model yet, whose training."""
 
+import argparse
 import json
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from tcnn.checkpoints.files import checkpoint_file, forbidden, is_ours, licence_of, training_record, unfinished
+from tcnn.checkpoints.opening import architecture_of, as_source
+from tcnn.errors import CheckpointError, RequestError
 
 RECORD = {"data": "photos", "seed": 3}
 
@@ -116,3 +119,30 @@ def test_arguments_that_no_file_may_have(arguments: dict[str, object], found: st
 def test_whose_licence(weights: str | None, earlier: str | None, licence: str | None) -> None:
     assert licence_of({"license": "apache-2.0"}, weights, earlier) == licence
     assert licence_of({}, weights, earlier) is None
+
+
+def of_train(file: Path, architecture: str = "test_resnet", **options: object) -> Path:
+    """A file as timm's train.py writes it, with next to no weights."""
+    torch.save(
+        {"arch": architecture, "state_dict": {"fc.bias": torch.zeros(1)}, "args": argparse.Namespace(**options)}, file
+    )
+    return file
+
+
+def test_what_a_file_of_timms_train_py_was_built_with(tmp_path: Path) -> None:
+    file = of_train(tmp_path / "a.pth.tar", in_chans=1, model_kwargs={"anneal_steps": 9, "drop_rate": 0.1})
+    assert architecture_of(file) == ("test_resnet", {"in_chans": 1, "drop_rate": 0.1})
+    assert architecture_of(of_train(tmp_path / "b.pth.tar", in_chans=None)) == ("test_resnet", {})
+    with pytest.raises(CheckpointError, match="the model argument 'checkpoint_path' is not allowed in a file"):
+        architecture_of(of_train(tmp_path / "c.pth.tar", model_kwargs={"checkpoint_path": "x"}))
+    with pytest.raises(CheckpointError, match=r"of the model '\.\./x', which is no timm name"):
+        architecture_of(of_train(tmp_path / "d.pth.tar", "../x"))
+
+
+def test_a_file_of_a_cnn_is_its_architecture_and_weights(tmp_path: Path) -> None:
+    cnn, own = of_train(tmp_path / "a.pth.tar"), of_train(tmp_path / "b.pth.tar", "t_test_resnet")
+    assert as_source(cnn) == ("test_resnet", cnn)
+    assert as_source(own) == (own, None)
+    assert as_source("resnet18", cnn) == ("resnet18", cnn)
+    with pytest.raises(RequestError, match="test_resnet built with in_chans, which training would not know of"):
+        as_source(of_train(tmp_path / "c.pth.tar", in_chans=1))

@@ -114,6 +114,7 @@ def test_the_card_carries_licence_and_origin(directory: Path) -> None:
     assert "# t_test_resnet" in body
     assert "model-index" not in head, "nothing was measured"
     assert "made from timm's `test_resnet.r160_in1k` by tcnn" in body
+    assert "\nWeights before conversion: pretrained. The licence is that of the source weights.\n" in body
     assert "`layer4.0.conv1`" in body
     assert "| float32 |" in body
     assert "| float32, as it is run beside its attention |" in body
@@ -133,8 +134,9 @@ def test_the_card_claims_no_base_model_for_random_weights_and_no_unknown_licence
     assert "\n\nNot verified.\n" in card(tmp_path / "file")[1] and "\n\nNot verified.\n" in body
     model = tcnn.load(tmp_path / "random")
     model.pretrained_cfg = {**model.pretrained_cfg, "license": None}
-    head, _ = card(tcnn.save_directory(model, tmp_path / "unknown"))
+    head, body = card(tcnn.save_directory(model, tmp_path / "unknown"))
     assert head["license"] == "unknown"
+    assert "\nWeights before conversion: unknown.\n" in body
 
 
 def test_the_card_says_what_stride_removal_is_equal_to(lively: Lively, tmp_path: Path) -> None:
