@@ -205,10 +205,20 @@ def test_trained_numbers_are_the_measured_ones() -> None:
         if r["weights"] == "trained" and r["dtype"] == "float32"
     }
     (row,) = [
-        line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("|") and "ResNet-20" in line
+        line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| a ResNet-20 trained")
     ]
     numbers = [int(number.replace(",", "")) for number in re.findall(r"\b\d,\d{3}\b", row)]
     assert numbers == [trained[""][0], 5000, trained["0.0217"][0], trained["0.0217"][1], trained["1"][0]]
+
+
+def test_gains_are_those_of_the_results() -> None:
+    """Each with its interval, as a table of docs/results.md has it, which the experiments fill."""
+    results = (ROOT / "docs/results.md").read_text().replace("*", "")
+    (table,) = re.findall(r"pairs of trainings \| clean .*?\n\n", (ROOT / "README.md").read_text(), re.DOTALL)
+    gains = re.findall(r"[+−]\d\.\d\d \([+−]\d\.\d\d to [+−]\d\.\d\d\)", table.replace("*", ""))
+    assert len(gains) == 2 * (table.count("\n") - 3)
+    cells = [line for line in results.splitlines() if line.startswith("|")]
+    assert [gain for gain in gains if not any(f"| {gain} |" in line for line in cells)] == []
 
 
 def test_no_index_is_named() -> None:
