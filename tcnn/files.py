@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -148,6 +149,23 @@ def temporary_at(path: Path) -> Iterator[Path]:
         yield path
     finally:
         _remove(path)
+        _temporary.discard(path)
+
+
+@contextmanager
+def scratch_directory() -> Iterator[Path]:
+    """Context with a directory among the system's temporary ones, removed at the end, however that comes."""
+    with temporary_at(Path(tempfile.mkdtemp(prefix="tcnn-"))) as place:
+        yield place
+
+
+@contextmanager
+def removed_if_ended(path: Path) -> Iterator[None]:
+    """Context in which `path` is removed if the process is ended at once; otherwise the caller does as it likes."""
+    _temporary.add(path)
+    try:
+        yield
+    finally:
         _temporary.discard(path)
 
 

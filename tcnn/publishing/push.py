@@ -1,7 +1,6 @@
 """`push_to_hub`: publish a T-CNN as a repository on the Hugging Face Hub, in one commit, or show what it would hold."""
 
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from tcnn.config.base import Record
 from tcnn.conversion.report import refuse_folded
 from tcnn.errors import DownloadError, NoAttentionError, RequestError, one_line
 from tcnn.exporting.export import export
+from tcnn.files import scratch_directory
 from tcnn.hugging_face import is_hub_error
 from tcnn.models.checks import unwrapped
 from tcnn.publishing import accuracy
@@ -112,8 +112,8 @@ def push_to_hub(
     record = getattr(model, "conversion_report", None)
     if record is not None:
         refuse_folded(record, str(source) if not isinstance(source, nn.Module) else record.base_model, "publish")
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = hub.save_directory(model, Path(temporary) / "repository", verification, sections)
+    with scratch_directory() as temporary:
+        folder = hub.save_directory(model, temporary / "repository", verification, sections)
         rows = [*rows, *accuracy.of_checkpoint(sections, model.conversion_report)]  # type: ignore[arg-type]
         say("drawing pictures")
         drawn = draw(model, images, folder) if pictures else []

@@ -130,6 +130,29 @@ def test_a_second_one_in_the_middle_of_tidying_leaves_nothing(tmp_path: Path, na
     assert list(tmp_path.iterdir()) == []
 
 
+TIDYING = """
+from tcnn.files import removed_if_ended, scratch_directory
+with scratch_directory() as place, removed_if_ended(Path("beside")):
+    (place / "checkpoint").write_text("a gigabyte")
+    Path("beside").mkdir()
+    try:
+        signal.raise_signal(NUMBER)
+    finally:
+        signal.raise_signal(NUMBER)
+"""
+
+
+@BOTH
+def test_a_second_one_leaves_no_scratch_directory(
+    tmp_path: Path, name: str, code: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of `tcnn demo` and `tcnn push` were Python's own, of whose removal nothing was known here."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    done = ended(tmp_path, name, TIDYING)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert list(tmp_path.iterdir()) == []
+
+
 BAR = """
 with console.steps(3) as step:
     step("one")

@@ -18,7 +18,7 @@ from tcnn.config import build
 from tcnn.errors import DivergedError, EnvironmentFailure, RequestError
 from tcnn.training.launch.exchange import Exchange, Placement, RunRequest, uneven
 from tcnn.training.launch.launcher import finetune_on
-from tcnn.training.runs.callbacks import SIGNALS, Callbacks, Progress, stop_on_signal
+from tcnn.training.runs.callbacks import SAME_PRESS, SIGNALS, Callbacks, Progress, stop_on_signal
 from tcnn.training.runs.resume import points
 
 
@@ -94,6 +94,19 @@ def test_a_stop_reaches_every_process(tmp_path: Path) -> None:
     assert processes_of(tmp_path) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "run", "tmp"]
     assert list((tmp_path / "tmp").glob("torchelastic*")) == []
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_leaves_nothing_but_the_run(tmp_path: Path) -> None:
+    """What the processes exchange stayed beside it."""
+    process = launched(tmp_path)
+    process.send_signal(signal.SIGINT)
+    time.sleep(2 * SAME_PRESS)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    wait_for(lambda: processes_of(tmp_path) == [], 30)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "run", "tmp"]
 
 
 def launched(folder: Path) -> "subprocess.Popen[str]":

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import IO
 
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError
+from tcnn.files import removed_if_ended
+from tcnn.starting import last_deeds
 from tcnn.training.finetune import FinetuneResult
 from tcnn.training.launch.exchange import Exchange, Placement, RunRequest, uneven
 from tcnn.training.launch.rank import finetune_request
@@ -47,7 +49,7 @@ def finetune_on(
     out = Path(request.out)
     exchange = Exchange((out.parent / f".{out.name}.ranks").absolute())
     exchange.open(request.model_copy(update={"directory": str(Path.cwd())}))
-    with stop_on_signal() as stop:
+    with removed_if_ended(exchange.path), stop_on_signal() as stop:
         try:
             _start(exchange, placement, stop, callbacks, log)
         except TcnnError:
@@ -94,6 +96,7 @@ def _torchrun(
         ],
         stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
     )  # fmt: skip
+    last_deeds.insert(0, agent.kill)  # before what it writes into is removed
     try:
         asked = False
         while agent.poll() is None:
@@ -104,5 +107,6 @@ def _torchrun(
             time.sleep(POLL_SECONDS)
         exchange.relay(callbacks)
     finally:
+        last_deeds.remove(agent.kill)
         agent.kill()
         agent.wait()

@@ -1,7 +1,6 @@
 """`tcnn demo`: convert, verify and fine-tune on real images, with no download and no GPU."""
 
 import signal
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,20 +25,20 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Train a small ResNet on digits in clutter, convert it, prove it equal, write, reload, fine-tune both, compare."""
+    from tcnn.files import make_directory, scratch_directory
+
     with loading():
         from tcnn.demo.journey import run
 
     keep_freed_memory()
     if out is not None:
-        from tcnn.files import make_directory
-
         make_directory(out)
     with (
-        tempfile.TemporaryDirectory() as scratch,
+        scratch_directory() as scratch,
         console.steps(epochs + 2 * finetune_epochs + 5, quiet=as_json) as progress,
     ):
         try:
-            result = run(out or Path(scratch), out is not None, epochs, finetune_epochs, seed, progress)
+            result = run(out or scratch, out is not None, epochs, finetune_epochs, seed, progress)
         except Stopped as error:
             raise without_resume(error) from error
     if as_json:
