@@ -126,8 +126,9 @@ METRICS = "kind,updates,loss,val.top1\ntrain,20,2.31,\nepoch,156,,0.71\n"
 
 
 def answer(example: Any, description: str, media: str = "application/json", **more: Any) -> dict[str, Any]:
-    """One entry of a route's `responses=`."""
-    return {"description": description, "content": {media: {"example": example}}, **more}
+    """One entry of a route's `responses=`; text has a schema, without which generated clients leave it out."""
+    schema: dict[str, Any] = {"schema": {"type": "string"}} if media.startswith("text/") else {}
+    return {"description": description, "content": {media: {**schema, "example": example}}, **more}
 
 
 def listed(*rows: dict[str, Any]) -> dict[str, Any]:

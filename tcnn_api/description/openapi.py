@@ -1,12 +1,13 @@
 """The OpenAPI document: what FastAPI generates from the routes, and every error response of each, with an example."""
 
+import json
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from tcnn.config import FinetuneConfig
+from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.config.evaluation import EvaluationConfig
 from tcnn_api.errors import AWAY, MEDIA_TYPE, Problem
 
@@ -78,6 +79,58 @@ PROBLEMS: dict[int, tuple[str, str, str]] = {
 """Status → what it means, its kind, an example's detail."""
 
 
+OPERATIONS: dict[str, str] = {
+    "GET /models": "list_models",
+    "POST /datasets": "upload_dataset",
+    "GET /datasets": "list_datasets",
+    "GET /datasets/{id}": "get_dataset",
+    "DELETE /datasets/{id}": "delete_dataset",
+    "GET /datasets/{id}/contents": "get_dataset_contents",
+    "GET /datasets/{id}/images": "list_dataset_images",
+    "POST /checkpoints": "upload_checkpoint",
+    "GET /checkpoints": "list_checkpoints",
+    "GET /checkpoints/{id}": "get_checkpoint",
+    "DELETE /checkpoints/{id}": "delete_checkpoint",
+    "GET /checkpoints/{id}/info": "get_checkpoint_info",
+    "POST /weights": "upload_weights",
+    "GET /weights": "list_weights",
+    "GET /weights/{id}": "get_weights",
+    "DELETE /weights/{id}": "delete_weights",
+    "POST /transform": "submit_transform",
+    "POST /finetune": "submit_finetune",
+    "POST /evaluate": "submit_evaluate",
+    "POST /plan": "plan",
+    "GET /jobs": "list_jobs",
+    "GET /jobs/{id}": "get_job",
+    "PATCH /jobs/{id}": "label_job",
+    "DELETE /jobs/{id}": "delete_job",
+    "POST /jobs/{id}/cancel": "cancel_job",
+    "POST /jobs/{id}/resume": "resume_job",
+    "GET /jobs/{id}/events": "list_job_events",
+    "POST /jobs/{id}/shares": "create_job_share",
+    "GET /jobs/{id}/shares": "list_job_shares",
+    "DELETE /jobs/{id}/shares/{share}": "revoke_job_share",
+    "GET /jobs/{id}/checkpoint": "download_job_checkpoint",
+    "GET /jobs/{id}/checkpoints": "list_job_checkpoints",
+    "GET /jobs/{id}/files/{name}": "download_job_file",
+    "GET /jobs/{id}/metrics.csv": "download_job_metrics",
+    "GET /jobs/{id}/logs": "get_job_log",
+    "GET /jobs/{id}/archive": "download_job_archive",
+    "GET /jobs/{id}/report": "get_job_report",
+    "POST /jobs/{id}/predict": "predict",
+    "POST /jobs/{id}/attention/images": "create_attention_image",
+    "GET /jobs/{id}/attention/{image}": "get_attention",
+    "GET /audit": "list_audit",
+    "GET /workers": "list_workers",
+    "GET /system": "get_system",
+    "GET /healthz": "get_health",
+    "GET /me": "get_me",
+    "GET /readyz": "get_readiness",
+    "GET /metrics": "get_metrics",
+}
+"""Names of the operations. Generated clients have a function of each name, so none may change within a release line."""
+
+
 def install(app: FastAPI) -> None:
     """Make the app answer `/openapi.json` with our document, which is made once."""
 
@@ -110,12 +163,27 @@ def _document(app: FastAPI) -> dict[str, Any]:
             "$ref": f"#/components/schemas/{config}",
             "description": described["description"],
         }
+    for name in ("FinetuneConfig", "ConversionConfig"):
+        _leave_open(schemas[name]["properties"])
+    request = schemas["TransformRequest"]["properties"]
+    _leave_open({name: request[name] for name in ConversionConfig.model_fields})
     for path, operations in found["paths"].items():
         for method, operation in operations.items():
+            operation["operationId"] = OPERATIONS[f"{method.upper()} {path}"]
             for status in _statuses(path, method, operation):
                 operation["responses"][str(status)] = problem(status)
             operation["responses"] = dict(sorted(operation["responses"].items()))
     return found
+
+
+def _leave_open(properties: dict[str, Any]) -> None:
+    """Tell defaults in the descriptions alone: clients that fill in a schema's defaults would overrule every preset."""
+    for described in properties.values():
+        default = described.pop("default", None)
+        if default is not None and not isinstance(default, dict):
+            told = f"{default:.4g}" if isinstance(default, float) else default
+            told = told if isinstance(told, str) else json.dumps(told)
+            described["description"] += f" Default: `{told}`, unless the preset has another."
 
 
 def _statuses(path: str, method: str, operation: dict[str, Any]) -> list[int]:

@@ -1,6 +1,7 @@
 """The OpenAPI document: what is published is true, every example works, and nothing undocumented is answered."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -58,6 +59,53 @@ def test_neither_the_app_and_its_document_nor_the_client_loads_torch(loaded: str
     script = f"{loaded}\nimport sys\nprint([name for name in ('torch', 'timm', 'torchvision') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.strip() == "[]"
+
+
+def test_operations_have_names_that_generated_clients_can_use_as_they_are() -> None:
+    """FastAPI's own are `show_jobs__id__get`, or `index_jobs_get`."""
+    names = [operation["operationId"] for _, _, operation in OPERATIONS]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch("[a-z]+(_[a-z]+)*", name) for name in names), names
+    assert not [name for name in names if name.endswith(("_get", "_post", "_delete", "_patch"))]
+
+
+@pytest.mark.parametrize(("path", "method", "operation"), OPERATIONS, ids=NAMES)
+def test_text_has_a_schema_by_which_a_generated_client_returns_it(
+    path: str, method: str, operation: dict[str, Any]
+) -> None:
+    for status, answer in operation["responses"].items():
+        for media, content in answer.get("content", {}).items():
+            if media.startswith("text/"):
+                assert content["schema"] == {"type": "string"}, f"{method} {path} {status} {media}"
+
+
+def filled_in(schema: str, given: dict[str, Any]) -> dict[str, Any]:
+    """A body as generated clients send it: what is given, and every default that the document has for the rest."""
+    body = {}
+    for name, described in DOCUMENT["components"]["schemas"][schema]["properties"].items():
+        kinds = [described, *described.get("anyOf", [])]
+        inner = next((one["$ref"].rpartition("/")[2] for one in kinds if "$ref" in one), None)
+        if name in given:
+            body[name] = filled_in(inner, given[name]) if inner else given[name]
+        elif described.get("default") is not None:
+            body[name] = described["default"]
+    return body
+
+
+@pytest.mark.parametrize("preset", ["paper", "quick", "cifar"])
+def test_a_client_that_fills_in_the_documents_defaults_leaves_presets_what_they_are(preset: str) -> None:
+    training = {"dataset": "ds_1", "preset": preset, "config": {"epochs": 10, "conversion": {"head_dim": 8}}}
+
+    def meaning(kind: str, body: dict[str, Any]) -> tuple[Any, Any]:
+        request: Any = KINDS[kind](**body)
+        training = request.finetune if kind == "transform" else request
+        return training.settings, request.conversion if kind == "transform" else None
+
+    for schema, kind, given in (
+        ("TransformRequest", "transform", {"model": "resnet18", "finetune": training}),
+        ("FinetuneRequest", "finetune", {"model": "resnet18", **training}),
+    ):
+        assert meaning(kind, filled_in(schema, given)) == meaning(kind, given)
 
 
 @pytest.mark.parametrize(("path", "method", "operation"), OPERATIONS, ids=NAMES)
