@@ -2,9 +2,9 @@
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tcnn.arguments import typed
 from tcnn.config.base import build
@@ -68,6 +68,67 @@ def finetune_config(
     made = _shortened(PRESETS[preset], values.get("epochs"))
     _merge(made, values)
     return build(FinetuneConfig, made)
+
+
+class _Rule(NamedTuple):
+    """Settings that have an effect only where something holds, and why they have none otherwise."""
+
+    settings: tuple[str, ...]
+    met: Callable[[FinetuneConfig], object]
+    why: str
+
+
+_RULES = (
+    _Rule(
+        ("conversion", "filters", "anneal", "anneal_epochs", "anneal_path", "gate_temperature", "position_temperature",
+         "hold", "content_output_scale", "matching"),
+        lambda config: config.convert, "nothing is converted with convert=false",
+    ),
+    _Rule(
+        ("anneal_epochs", "anneal_path", "gate_temperature", "position_temperature", "hold"),
+        lambda config: config.anneal != "hold", "τ stays where it stands with anneal=hold; give anneal=warmup as well",
+    ),
+    _Rule(
+        ("anneal_epochs", "anneal_path", "hold"), lambda config: config.anneal != "none",
+        "τ is at its end at once with anneal=none; give anneal=warmup as well",
+    ),
+    _Rule(
+        ("distillation", "distillation_weight", "distillation_temperature"), lambda config: config.teacher,
+        "nothing is distilled without a teacher; give teacher=source as well",
+    ),
+    _Rule(
+        ("distillation_temperature",), lambda config: config.distillation == "soft",
+        "decisions have no temperature, which distillation=hard goes by",
+    ),
+    _Rule(
+        ("color_jitter",), lambda config: not config.auto_augment,
+        "auto_augment takes its place; give auto_augment=null as well",
+    ),
+    _Rule(
+        ("scale", "ratio", "train_interpolation"), lambda config: config.crop_padding is None,
+        "crops of a padded image are not resized; give crop_padding=null as well",
+    ),
+    _Rule(
+        ("mixup_prob",), lambda config: config.mixup or config.cutmix, "nothing is mixed; give mixup or cutmix as well",
+    ),
+    _Rule(
+        ("mixup_switch_prob",), lambda config: config.mixup and config.cutmix,
+        "it chooses between mixup and cutmix; give both as well",
+    ),
+    _Rule(("warmup_lr",), lambda config: config.warmup, "there is no warm-up; give warmup_epochs as well"),
+)  # fmt: skip
+
+
+def refuse_without_effect(config: FinetuneConfig, assignments: Sequence[str]) -> None:
+    """Raise `RequestError` for a setting that was assigned and has no effect in this configuration.
+
+    Those of a preset and of a file may belong to runs of several kinds.
+    """
+    given = {name for name, value in assigned(assignments).items() if value is not None}
+    for rule in _RULES:
+        for name in rule.settings:
+            if name in given and not rule.met(config):
+                raise RequestError(f"--set {name}: has no effect, for {rule.why}")
 
 
 def assigned(assignments: Sequence[str]) -> dict[str, Any]:

@@ -93,6 +93,7 @@ def command(
 ) -> None:
     """Fine-tune on a data set: the paper's recipe, any part of it changed by an option, --set, a file or a preset."""
     from tcnn.config import build, finetune_config
+    from tcnn.config.presets import refuse_without_effect
     from tcnn.training.launch.exchange import Placement
     from tcnn.training.preparing.settings import check_run
     from tcnn.zoo.catalogue import cnn_of
@@ -104,6 +105,8 @@ def command(
     }  # fmt: skip
     options = {key: value for key, value in given.items() if value is not None}
     settings = finetune_config(preset, config, assignments or (), options)
+    if not print_config:
+        refuse_without_effect(settings, assignments or ())
     check_run(
         model, resume=resume, force=force, allow_changes=allow_changes, weights=weights, pretrained=pretrained,
         conversion=[name for name in assignments or () if name.strip().startswith("conversion")],

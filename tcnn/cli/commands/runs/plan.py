@@ -56,6 +56,7 @@ def command(
     that memory or disk do not suffice; what would is said.
     """
     from tcnn.config import finetune_config
+    from tcnn.config.presets import refuse_without_effect
     from tcnn.errors import RequestError
     from tcnn.training.preparing.settings import BOTH_SETS
     from tcnn.zoo.catalogue import cnn_of
@@ -67,6 +68,7 @@ def command(
     }  # fmt: skip
     options = {key: value for key, value in given.items() if value is not None}
     settings = finetune_config(preset, config, assignments or (), options)
+    refuse_without_effect(settings, assignments or ())
     if val is not None and settings.val_split is not None:
         raise RequestError(BOTH_SETS)
     keep_freed_memory()
