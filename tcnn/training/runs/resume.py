@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tcnn.checkpoints.checkpoint import unshared
-from tcnn.errors import CheckpointError
+from tcnn.errors import CheckpointError, RequestError
 from tcnn.files import replacing
 from tcnn.training.recipe.optim import group_counters, memory_of, named_groups
 from tcnn.version import __version__
@@ -80,18 +80,8 @@ def save_point(
     if ema is not None:
         tensors |= {f"ema.{name}": tensor for name, tensor in ema.state_dict().items()}
     tensors |= {f"matching.{name}": tensor for name, tensor in (matching or {}).items()}
-    scalars: dict[str, Any] = {}
-    for name, parameter in named_groups(optimizer, model):
-        for key, value in memory_of(optimizer).get(parameter, {}).items():
-            if isinstance(value, Tensor):
-                tensors[f"optimizer.{name}.{key}"] = value
-            elif isinstance(value, (int, float, bool, str, type(None))):
-                scalars[f"optimizer.{name}.{key}"] = value
-            else:
-                raise CheckpointError(
-                    f"{type(optimizer).__name__} keeps {type(value).__name__} for {name}, which cannot be stored for a "
-                    "resume; choose another optimizer (opt)"
-                )
+    remembered, scalars = optimizer_memory(model, optimizer)
+    tensors |= remembered
     for index, counters in enumerate(group_counters(optimizer)):
         for key, value in counters.items():
             (tensors if isinstance(value, Tensor) else scalars)[f"group.{index}.{key}"] = value
@@ -99,6 +89,7 @@ def save_point(
         "format": "pt",
         "tcnn_version": __version__,
         "position": position.model_dump_json(),
+        "strides": json.dumps(memory_formats(tensors)),
         "scalars": json.dumps(scalars | {f"scaler.{key}": value for key, value in scaler.items()}),
     }
     path = directory / f"step-{position.updates:09d}-{position.epoch:05d}-{position.step:07d}.safetensors"
@@ -109,6 +100,32 @@ def save_point(
     for other in (*there[:newer], *there[newer + keep :]):
         other.unlink(missing_ok=True)
     return path
+
+
+def memory_formats(tensors: Mapping[str, Tensor]) -> dict[str, list[int]]:
+    """The strides of tensors that are not row-major: a file keeps them so, and sums depend on the order in memory."""
+    formats = {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}
+    return {name: list(found.stride()) for name, found in formats.items() if not found.is_contiguous()}
+
+
+def optimizer_memory(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What an optimizer remembers of every parameter, tensors and scalars, by the names of a resume file.
+
+    Raises `RequestError` where that is anything else, such as a list.
+    """
+    tensors, scalars = {}, {}
+    for name, parameter in named_groups(optimizer, model):
+        for key, value in memory_of(optimizer).get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{name}.{key}"] = value
+            elif isinstance(value, (int, float, bool, str, type(None))):
+                scalars[f"optimizer.{name}.{key}"] = value
+            else:
+                raise RequestError(
+                    f"opt: {type(optimizer).__name__} keeps a {type(value).__name__} for {name}, which cannot be "
+                    "stored for a resume; choose another optimizer"
+                )
+    return tensors, scalars
 
 
 def points(directory: Path) -> list[Path]:
@@ -141,7 +158,9 @@ def read_point(path: Path) -> ResumePoint:
             tensors = {name: handle.get_tensor(name).clone() for name in handle.keys()}  # noqa: SIM118
         position = Position.model_validate_json(metadata["position"])
         scalars = json.loads(metadata["scalars"])
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        for name, strides in json.loads(metadata.get("strides", "{}")).items():
+            tensors[name] = tensors[name].new_empty_strided(tensors[name].shape, strides).copy_(tensors[name])
+    except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
         raise CheckpointError(f"{path}: not a whole resume file; it is passed over") from error
     return ResumePoint(path, position, tensors, scalars)
 

@@ -21,7 +21,7 @@ from tcnn.training.recipe.annealing import is_single_value, reestimate_batch_nor
 from tcnn.training.recipe.objective import NeighbourMixup, uses_mixup
 from tcnn.training.runs.callbacks import Progress, Report, StepTimer, StopRequest
 from tcnn.training.runs.recorder import Recorder, Warn, epoch_scores, layer_state, temperatures
-from tcnn.training.runs.resume import Position, ResumePoint
+from tcnn.training.runs.resume import Position, ResumePoint, optimizer_memory
 from tcnn.training.runs.rundir import RunDirectory
 from tcnn.training.updates.learner import Learner, Saver
 from tcnn.training.updates.step import MicroBatch, MixedPrecision, StepLoss, halve_chunk
@@ -137,6 +137,8 @@ class Trainer:
                 raise self._diverged()
             self.learner.update(position.updates + 1)
             position.updates += 1
+            if position.updates == 1:  # an optimizer that cannot be resumed is refused before hours are lost
+                optimizer_memory(self.model, self.learner.optimizer)
             position.step += 1
             position.loss_sum += loss_sum
             position.images += int(images)
