@@ -88,7 +88,16 @@ ROOMS = {
         ),
         tests("training", "annealing_course", "freezing", "matching", "objective", "optim", "step", "learner", "late"),
         (
-            *tests("training", "finetune", "resume_exact", "resume_files", "prepare", "norm_statistics", "stops"),
+            *tests(
+                "training",
+                "finetune",
+                "resume_exact",
+                "resume_files",
+                "resume_optimizers",
+                "prepare",
+                "norm_statistics",
+                "stops",
+            ),
             *tests("training", "finetune_bad_input", "baseline"),
             *tests("vit", "vit_convolutions"),
         ),
