@@ -7,12 +7,18 @@ from typing import Any
 import pytest
 from tiny_runs import colours
 
+from tcnn.cli.group import command_group
 from tcnn.planning import memory
 from tcnn.planning import plan as planned
 
 QUICK = ("--preset", "quick", "--size", "32", "--batch-size", "8", "--workers", "0", "--device", "cpu", "--epochs", "2")
 
 Run = Callable[..., Any]
+
+
+def options_of(command: str) -> set[str]:
+    group: Any = command_group([])
+    return {name for one in group.commands[command].params for name in one.opts if name.startswith("--")}
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +40,37 @@ def test_a_plan_in_words(tcnn: Run, photos: Path, tmp_path: Path, monkeypatch: p
     assert "in all (2 epochs, 6 updates) on cpu" in lines["time"]
     assert "checkpoint" in lines["disk"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_options_of_a_training_are_those_of_its_plan() -> None:
+    """`--no-pretrained`, `--anneal`, `--convert-at` and others were no options of a plan, though it promised them.
+
+    Those that are missing are of runs that exist already, or of several processes.
+    """
+    elsewhere = {
+        "--resume", "--allow-changes", "--force", "--nproc", "--num-workers", "--engine", "--address", "--print-config",
+    }  # fmt: skip
+    assert options_of("finetune") - elsewhere == options_of("plan") - {"--seconds"}
+
+
+def test_a_plan_heeds_what_attention_costs_and_when_it_begins(
+    tcnn: Run, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planned, "step_bytes", lambda model, made, shape, *others: shape[0] << 20)
+    command = ("plan", "test_resnet", "--data", photos, "--val-split", "0.2", *QUICK, "--seconds", "0.1", "--json")
+    phases = {
+        how: [(one["name"], one["begin"]) for one in tcnn(*command, *options).json["phases"]]
+        for how, options in {
+            "hold": ("--no-pretrained",),
+            "none": ("--anneal", "none"),
+            "late": ("--convert-at", "1"),
+        }.items()
+    }
+    assert phases == {
+        "hold": [("convolution", 0)],
+        "none": [("attention", 0)],
+        "late": [("CNN", 0), ("convolution", 3)],
+    }
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.table import Table
 
 from tcnn.cli.options.spellings import processes
 from tcnn.cli.output import console
@@ -27,6 +28,23 @@ def test_step_and_time_left_fit_80_columns(phase: str) -> None:
     assert "99:59:59 left" in facts
     assert "loss" in console.facts(now, 200)
     assert "τ 0.022" in console.facts(now, 200)
+
+
+def test_without_a_terminal_rows_and_notes_stay_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """They were broken at 120 and 80 columns, in the middle of a time, a file's name or a sentence, so that neither
+    `grep` nor a log had them whole.
+    """
+    table = Table(box=None)
+    table.add_column("number")
+    table.add_column("what is told")
+    table.add_row("1", "a word " * 50 + "end")
+    console.stdout().print(table)
+    with console.training() as (_, say):
+        say("a note " * 50 + "end")
+    out, err = capsys.readouterr()
+    assert [line.split()[-1] for line in out.splitlines()] == ["told", "end"]
+    assert max(map(len, out.splitlines())) < 400
+    assert err == "a note " * 50 + "end\n"
 
 
 def test_an_epochs_line() -> None:

@@ -28,6 +28,9 @@ ANY_MODEL = (
 silenced = False
 """Whether `--quiet` was given: no progress and no notes, results and errors alone."""
 
+PIPED = 1_000_000
+"""Columns where there is no terminal: what `grep` and a log file get has one line a row, and notes of one line."""
+
 BAR = 14
 """Width of training's progress bar; with step and time left it fits into 80 columns."""
 
@@ -43,7 +46,7 @@ class Watcher(Protocol):
 
 
 def stdout() -> "Console":
-    """Console for results; tables keep their width when they are piped into a file."""
+    """Console for results; rows and notes are never broken when they are piped into a file."""
     from rich.console import Console
 
     class Results(Console):
@@ -51,7 +54,7 @@ def stdout() -> "Console":
             raise BrokenPipeError  # `main` knows what to do; rich would leave with 1
 
     console = Results(highlight=False)
-    return console if console.is_terminal else Results(highlight=False, width=120)
+    return console if console.is_terminal else Results(highlight=False, width=PIPED)
 
 
 def note(text: str) -> None:
@@ -93,6 +96,8 @@ def training(
     from rich.progress import BarColumn, Progress, TextColumn
 
     console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        console = Console(stderr=True, highlight=False, width=PIPED)
     quiet = quiet or silenced
     live = console.is_terminal and not quiet
     columns = TextColumn("{task.description}"), BarColumn(bar_width=BAR), TextColumn("{task.fields[facts]}")

@@ -29,13 +29,28 @@ def command(
     config: Annotated[Path | None, typer.Option(help="Settings from a YAML or JSON file.", metavar="FILE")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training set.", metavar="N")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images per optimizer step.", metavar="N")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate after the warm-up.", metavar="R")] = None,
     size: Annotated[str | None, typer.Option(help="Pixels: 224 or 224x160 (height × width).", metavar="S")] = None,
     convert: Annotated[
         bool | None, typer.Option("--convert/--no-convert", help="The T-CNN, or the CNN with the same recipe.")
     ] = None,
+    convert_at: Annotated[
+        int | None, typer.Option(help="Train the CNN, convert at this epoch, go on.", metavar="EPOCH")
+    ] = None,
+    anneal: Annotated[
+        str | None,
+        typer.Option(help="warmup: τ rises over the warm-up; none: it is 1 at once; hold: it stays.", metavar="HOW"),
+    ] = None,
+    fraction: Annotated[
+        float | None, typer.Option(help="Class-balanced share of the training set; epochs × 1/F.", metavar="F")
+    ] = None,
+    teacher: Annotated[
+        str | None, typer.Option(help="Distil from `source` or another timm model.", metavar="MODEL")
+    ] = None,
     baseline: Annotated[
         bool, typer.Option("--baseline", help="Also plan for the CNN that is then trained in the same way.")
     ] = False,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.", metavar="N")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that load images.", metavar="N")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", metavar="D")] = None,
     assignments: Annotated[
@@ -45,6 +60,10 @@ def command(
     out: Annotated[
         Path | None, typer.Option(help="Where the run is to be, for its disk; default runs/MODEL.", metavar="DIR")
     ] = None,
+    pretrained: Annotated[
+        bool, typer.Option("--pretrained/--no-pretrained", help="The run's weights; its plan draws random ones.")
+    ] = True,
+    weights: Annotated[Path | None, typer.Option(help="The run's weights; they are not read.", metavar="FILE")] = None,
     seconds: Annotated[
         float, typer.Option(help="About so many seconds of real steps; 0 for none.", min=0, metavar="S")
     ] = 20.0,
@@ -57,20 +76,22 @@ def command(
     """
     from tcnn.config import finetune_config
     from tcnn.config.presets import refuse_without_effect
-    from tcnn.errors import RequestError
-    from tcnn.training.preparing.settings import BOTH_SETS
+    from tcnn.training.preparing.settings import check_run
     from tcnn.zoo.catalogue import cnn_of
 
-    model = cnn_of(model)
     given = {
-        "epochs": epochs, "batch_size": batch_size, "size": image_size(size), "convert": convert, "workers": workers,
-        "device": device, "val_split": val_split,
+        "epochs": epochs, "batch_size": batch_size, "lr": lr, "size": image_size(size), "convert": convert,
+        "convert_at": convert_at, "anneal": anneal, "fraction": fraction, "teacher": teacher, "seed": seed,
+        "workers": workers, "device": device, "val_split": val_split,
     }  # fmt: skip
     options = {key: value for key, value in given.items() if value is not None}
     settings = finetune_config(preset, config, assignments or (), options)
     refuse_without_effect(settings, assignments or ())
-    if val is not None and settings.val_split is not None:
-        raise RequestError(BOTH_SETS)
+    check_run(
+        model, resume=False, force=False, allow_changes=False, weights=weights, pretrained=pretrained,
+        both_sets=val is not None and settings.val_split is not None, convert=settings.convert,
+    )  # fmt: skip
+    model = cnn_of(model)
     keep_freed_memory()
     with loading():
         from tcnn.planning.plan import plan
