@@ -144,6 +144,15 @@ def record_kept(model: "nn.Module") -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
+def label_names(model: "nn.Module") -> tuple[str, ...]:
+    """The names of a model's classes, where known: from timm's metadata, or from the record of a training of ours.
+
+    A module of one's own has no such metadata; what it learned it knows by the record alone.
+    """
+    cfg = getattr(model, "pretrained_cfg", None) or {}
+    return tuple(cfg.get("label_names") or (record_kept(model) or {}).get("class_names") or ())
+
+
 def licence_of(cfg: Mapping[str, Any], weights: object, earlier: object = None) -> str | None:
     """timm's licence, which is that of its pretrained weights; None for random ones, and for a file of anyone's.
 

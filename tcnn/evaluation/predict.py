@@ -11,6 +11,7 @@ from timm.data import ImageNetInfo
 from torch import Tensor, nn
 
 from tcnn.arguments import typed
+from tcnn.checkpoints.files import label_names
 from tcnn.data.decode import decode, mode_of, reason
 from tcnn.data.sources.folder import open_at_once, walk
 from tcnn.data.sources.names import is_image, sort_key
@@ -177,8 +178,7 @@ def image_files(images: str | Path | Iterable[str | Path]) -> list[Path]:
 
 def class_names(model: nn.Module, outputs: int) -> tuple[str, ...]:
     """The names of a model's outputs: its own, ImageNet's in words for a thousand, else their numbers."""
-    cfg: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
-    own = cfg.get("label_names")
+    own = label_names(model)
     if own and len(own) == outputs:
         return tuple(str(name) for name in own)
     if outputs == IMAGENET:

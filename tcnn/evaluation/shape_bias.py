@@ -15,6 +15,7 @@ from pathlib import Path
 
 from torch import nn
 
+from tcnn.checkpoints.files import label_names
 from tcnn.config.base import Record
 from tcnn.errors import RequestError, readable
 from tcnn.evaluation.evaluate import Amp
@@ -174,7 +175,7 @@ def _decisions(counts: Sequence[int]) -> Decisions:
 
 def _outputs(model: nn.Module, name: str) -> dict[str, tuple[int, ...]]:
     classes = getattr(model, "num_classes", None)
-    labels = (getattr(model, "pretrained_cfg", None) or {}).get("label_names") or ()
+    labels = label_names(model)
     own = of_names(labels) if len(labels) == classes else None
     if own is not None:
         return own

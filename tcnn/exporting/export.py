@@ -17,6 +17,7 @@ from torch.export import load as load_program
 from torch.export import save as save_program
 
 from tcnn.arguments import typed
+from tcnn.checkpoints.files import label_names
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError, one_line, shorten
 from tcnn.exporting import onnx_file as export_onnx
@@ -166,7 +167,7 @@ def describe(model: nn.Module, size: tuple[int, int]) -> dict[str, str]:
     told["input_size"] = [input_shape(model)[0], *size]
     classes = getattr(model, "num_classes", None)
     told |= {} if classes is None else {"num_classes": classes}
-    told |= {"label_names": cfg["label_names"]} if cfg.get("label_names") else {}
+    told |= {"label_names": list(names)} if (names := label_names(model)) else {}
     metadata = {key: value if isinstance(value, str) else json.dumps(value) for key, value in told.items()}
     base = record.base_model if isinstance(record, ConversionReport) else own
     return {"tcnn_version": __version__, "base_model": base, **metadata}

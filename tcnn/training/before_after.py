@@ -24,6 +24,7 @@ from tcnn.folding.fold import fused
 from tcnn.models.trace import evaluating, flops, input_shape, meta_copy, parameter_count
 from tcnn.training.baseline import baseline_start
 from tcnn.training.preparing.prepare import Start, prepare
+from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.training.runs.callbacks import Progress, Report
 from tcnn.training.updates.step import MixedPrecision
 
@@ -83,10 +84,23 @@ def _models(ran: Ran, data: ImageSet) -> Iterator[tuple[Role, Callable[[], Start
     yield "cnn", lambda: (baseline_start if ran.config.convert else prepare)(*given)
     if ran.cnn is not None:
         cnn = ran.cnn
-        yield "tuned_cnn", lambda: Start(checkpoint.load(cnn), ran.size, ())
+        yield "tuned_cnn", lambda: Start(_trained(cnn, ran, data), ran.size, ())
     if ran.config.convert and ran.config.convert_at is None:
         yield "converted", lambda: prepare(*given)
-    yield tuned, lambda: Start(checkpoint.load(ran.best), ran.size, ())
+    yield tuned, lambda: Start(_trained(ran.best, ran, data), ran.size, ())
+
+
+def _trained(file: Path, ran: Ran, data: ImageSet) -> nn.Module:
+    """A model that the run wrote; where a module was given, which timm may not know, in its architecture."""
+    if not isinstance(ran.source, nn.Module):
+        return checkpoint.load(file)
+    if gpsa_layers(ran.source):
+        model = prepare(ran.source, ran.config, data.class_names).model
+        model.load_state_dict(checkpoint.read(file).tensors)
+        return model.eval()
+    unconverted = {"convert": False, "convert_at": None, "matching": 0.0, "freeze": "none", "init": "default"}
+    plain = ran.config.model_copy(update=unconverted)
+    return checkpoint.load(file, source=prepare(ran.source, plain, data.class_names).model)
 
 
 def _measure(

@@ -15,8 +15,11 @@ from tiny_runs import TwoConvs, colours, run, seeded, tiny
 from torch import nn
 
 import tcnn
+from tcnn.analysis.reading.model_info import of_file
+from tcnn.checkpoints.files import label_names
 from tcnn.config import ConversionConfig
 from tcnn.errors import RequestError, Stopped
+from tcnn.exporting.export import describe
 from tcnn.training import before_after
 from tcnn.training.baseline import baseline_start
 from tcnn.training.finetune import FinetuneResult
@@ -118,6 +121,48 @@ def test_same_batches_and_updates(whole: FinetuneResult) -> None:
         mine["config"].pop(key), its["config"].pop(key)
     assert mine == its
     assert not [name for name in load_file(baseline.best) if "gating" in name]
+
+
+def test_models_of_ones_own_are_compared_too(whole: FinetuneResult) -> None:
+    """timm cannot build them, so both fine-tuned ones were missing, with their difference."""
+    assert whole.before_after is not None
+    rows = {row.role: row for row in whole.before_after.rows}
+    assert [row.missing for row in rows.values()] == [None] * 4
+    assert rows["t_cnn"].accuracy is not None
+    assert rows["t_cnn"].accuracy.top1.mean == pytest.approx(whole.best_top1)
+    assert [(one.of, one.over) for one in whole.before_after.differences] == [("t_cnn", "tuned_cnn")]
+
+
+@pytest.mark.parametrize("given", ["late", "a T-CNN", "without its stride"])
+def test_a_trained_model_of_ones_own_is_had_back_however_it_became_one(given: str, few: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"epochs": 2, "compare": True, "lr": 3e-3, "drop_path": 0.0}
+    model: nn.Module = seeded(TwoConvs)
+    if given == "late":
+        options["convert_at"] = 1
+    if given == "a T-CNN":
+        model = tcnn.convert(model, input_size=(32, 32)).model
+    if given == "without its stride":
+        options |= {"conversion": {"stride": "dilate"}, "baseline": True}
+    found = run(model, few, tmp_path / "run", **options)
+    assert found.before_after is not None
+    rows = {row.role: row for row in found.before_after.rows}
+    last = rows["t_cnn"]
+    assert last.missing is None and last.accuracy is not None
+    assert last.accuracy.top1.mean == pytest.approx(found.best_top1)
+
+
+def test_a_model_of_ones_own_knows_the_names_of_its_classes(whole: FinetuneResult, data: Path, tmp_path: Path) -> None:
+    """They were numbers: such a model has no metadata of timm's, in which names are kept."""
+    source = Headed()
+    source.reset_classifier(len(CLASSES))
+    model = tcnn.load(whole.best, source=source)
+    assert label_names(model) == CLASSES
+    (guess, *_) = tcnn.predict(model, next(data.rglob("red/*")), size=32)[0].guesses
+    assert guess.name == CLASSES[guess.index]
+    assert json.loads(describe(model, (32, 32))["label_names"]) == list(CLASSES)
+    assert of_file("run", Path(whole.best)).label_names == CLASSES
+    tcnn.save(model, tmp_path / "again.safetensors")
+    assert label_names(tcnn.load(tmp_path / "again.safetensors", source=source)) == CLASSES
 
 
 def test_before_and_after(measured: FinetuneResult, few: Path) -> None:

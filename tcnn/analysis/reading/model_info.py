@@ -108,7 +108,7 @@ def of_metadata(name: str, told: Mapping[str, Any], **more: Any) -> ModelInfo:
     args: dict[str, Any] = report.get("model_args") or {}  # what it was built with goes over what timm's model is
     source = told.get("source")
     earlier = source.get("training") if isinstance(source, dict) else None
-    labels = told.get("label_names") or cfg.get("label_names")
+    labels = told.get("label_names") or cfg.get("label_names") or training.get("class_names")
     weights = training.get("weights") or _plain(told.get("weights"))
     found = ModelInfo(
         name=name, kind=_kind(report),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from tcnn.checkpoints.files import label_names
 from tcnn.checkpoints.opening import Opener, open_model
 from tcnn.config.evaluation import ALEXNET, EvaluationConfig
 from tcnn.data.image_set import ImageSet, first_of_each, open_dataset
@@ -88,8 +89,7 @@ def compare(
         model = opening(name).to(device)
         outputs, channels = _outputs(model, name), input_shape(model)[0]
         layout = _layout(config, cases, first.class_names, outputs)
-        labels = (getattr(model, "pretrained_cfg", None) or {}).get("label_names")
-        matching = imagenet.map_classes(name, data, layout, first.class_names, outputs, labels)
+        matching = imagenet.map_classes(name, data, layout, first.class_names, outputs, label_names(model))
         layouts.append(layout)
         answers.append([])
         for size in sizes:

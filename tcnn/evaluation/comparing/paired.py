@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 from torch import nn
 
+from tcnn.checkpoints.files import label_names
 from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.evaluation import held_out, scores
 from tcnn.evaluation.comparing.before_after import Estimate, estimate
@@ -153,5 +154,5 @@ def measure_on(
 def _matching(checkpoint: str, data: str, model: nn.Module, images: ImageSet) -> ClassMapping:
     """Which output of the model is which class, by their names, as in `tcnn evaluate`."""
     outputs: int = getattr(model, "num_classes", len(images.class_names))
-    names = (getattr(model, "pretrained_cfg", None) or {}).get("label_names")
+    names = label_names(model)
     return map_classes(checkpoint, data, detect(images.class_names, outputs), images.class_names, outputs, names)
