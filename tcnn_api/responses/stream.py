@@ -8,9 +8,9 @@ twice. `progress` messages carry none: they are a state, and only the newest is 
 
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
-from functools import partial
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from typing import TypeVar
 
 from anyio import CapacityLimiter, sleep, to_thread
 from sse_starlette import EventSourceResponse, ServerSentEvent
@@ -26,6 +26,7 @@ Still = Callable[[], Awaitable[bool]]
 """Whether whoever listens still may, for a stream can outlive its key. May raise `StoreUnavailable`."""
 Turn = Callable[[], AbstractAsyncContextManager[None]]
 """What a costly look waits for."""
+Found = TypeVar("Found")
 POLL, SHARE = 1.0, 10.0
 """Seconds between two looks at the database, and how many times longer than the look at a list took."""
 PAGE = 500
@@ -66,45 +67,54 @@ class Streams:
         """Messages about a job from the event after number `after` on; ends with the job, with the key, or when the job
         is deleted."""
         told: str | None = None
-        reached = True
-        while True:
-            try:
-                if not await still():
+        async with aclosing(self._looks(lambda: _look(store, job, owner, after), still)) as looks:
+            async for found in looks:
+                if isinstance(found, ServerSentEvent):
+                    yield found
+                    continue
+                (now, events), _ = found
+                for event in events:
+                    after = event.seq
+                    yield ServerSentEvent(
+                        EventView.of(event).model_dump_json(), event=event.kind, id=str(event.seq), sep="\n"
+                    )
+                if len(events) == PAGE:
+                    continue
+                if now.terminal:
                     return
-                now, events = await to_thread.run_sync(partial(_look, store, job, owner, after), limiter=self._threads)
-            except StoreUnavailable:  # it will come back
-                if reached:
-                    yield _standing("away")
-                reached = False
+                progress = json.dumps(now.progress.model_dump(mode="json")) if now.progress else None
+                if progress is not None and progress != told:
+                    yield ServerSentEvent(progress, event="progress", sep="\n")
+                told = progress
                 await sleep(POLL)
-                continue
-            except JobNotFound:
-                return
-            if not reached:
-                yield _standing("back")
-            reached = True
-            for event in events:
-                after = event.seq
-                yield ServerSentEvent(
-                    EventView.of(event).model_dump_json(), event=event.kind, id=str(event.seq), sep="\n"
-                )
-            if len(events) == PAGE:
-                continue
-            if now.terminal:
-                return
-            progress = json.dumps(now.progress.model_dump(mode="json")) if now.progress else None
-            if progress is not None and progress != told:
-                yield ServerSentEvent(progress, event="progress", sep="\n")
-            told = progress
-            await sleep(POLL)
 
     async def watch(
         self, look: Callable[[], tuple[list[Job], bool]], still: Still, turn: Turn = nullcontext
     ) -> AsyncIterator[ServerSentEvent]:
         """A page of jobs, whenever something of it changes: the order of all, and those that have changed. Ends with
-        the key."""
+        the key, or when the job after which the page begins is deleted."""
         told: dict[str, str] = {}
         order: list[str] | None = None
+        async with aclosing(self._looks(look, still, turn)) as looks:
+            async for found in looks:
+                if isinstance(found, ServerSentEvent):
+                    yield found
+                    continue
+                (jobs, more), took = found
+                lines = {job.id: JobLine.of(job) for job in jobs}
+                now = {job: line.model_dump_json() for job, line in lines.items()}
+                changed = [lines[job] for job, text in now.items() if told.get(job) != text]
+                if changed or list(now) != order:
+                    page = JobLines(order=list(now), changed=changed, has_more=more)
+                    yield ServerSentEvent(page.model_dump_json(), event="jobs", sep="\n")
+                told, order = now, list(now)
+                await sleep(max(POLL, SHARE * took))
+
+    async def _looks(
+        self, look: Callable[[], Found], still: Still, turn: Turn = nullcontext
+    ) -> AsyncGenerator[tuple[Found, float] | ServerSentEvent]:
+        """What `look` finds and the seconds that it took, as often as it is asked for, and between that the standing of
+        the database when it has changed. Ends with the key, or when what is looked at is deleted."""
         reached = True
         while True:
             try:
@@ -112,27 +122,20 @@ class Streams:
                     return
                 async with turn():
                     began = time.monotonic()
-                    found, more = await to_thread.run_sync(look, limiter=self._threads)
+                    found = await to_thread.run_sync(look, limiter=self._threads)
                     took = time.monotonic() - began
-            except (StoreUnavailable, TooManyAtOnce) as error:
+            except (StoreUnavailable, TooManyAtOnce) as error:  # it will come back, or has a turn later
                 if reached and isinstance(error, StoreUnavailable):
                     yield _standing("away")
                     reached = False
                 await sleep(POLL)
                 continue
-            except JobNotFound:  # the job after which the page begins was deleted
+            except JobNotFound:
                 return
             if not reached:
                 yield _standing("back")
-            reached = True
-            lines = {job.id: JobLine.of(job) for job in found}
-            now = {job: line.model_dump_json() for job, line in lines.items()}
-            changed = [lines[job] for job, text in now.items() if told.get(job) != text]
-            if changed or list(now) != order:
-                page = JobLines(order=list(now), changed=changed, has_more=more)
-                yield ServerSentEvent(page.model_dump_json(), event="jobs", sep="\n")
-            told, order = now, list(now)
-            await sleep(max(POLL, SHARE * took))
+                reached = True
+            yield found, took
 
 
 class Entered:
