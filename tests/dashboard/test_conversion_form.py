@@ -14,6 +14,7 @@ from story import Story
 from tiny_runs import colours
 
 from tcnn.config import ConversionConfig
+from tcnn_api.routes import plan
 from tcnn_jobs.client import Client
 
 expect = sync_api.expect
@@ -116,7 +117,8 @@ def test_what_it_will_take(server: Server, open_page: Open, tmp_path: Path) -> N
     expect(page.get_by_label("Batch size")).to_be_focused()
     page.get_by_label("Batch size").fill("8")
     page.get_by_label("Image size").fill("64")
-    ahead.click()
+    with page.expect_response(re.compile("/plan$"), timeout=2000 * plan.SECONDS):  # a process that loads torch
+        ahead.click()
     card = page.get_by_role("status").filter(has_text="What it will take")
     expect(card).to_contain_text("27 to train on, 3 held out")
     expect(card).to_contain_text(re.compile(r"373\sk → \d+\sk"))

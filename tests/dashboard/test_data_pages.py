@@ -59,7 +59,7 @@ def test_a_data_set_is_uploaded_looked_at_and_deleted(
     expect(page.locator(".sending .sent").last).to_contain_text("23 images of 2 classes")
     expect(page.locator(".listing tbody tr")).to_have_count(2)
 
-    page.get_by_role("link", name=re.compile("onerror")).click()
+    page.locator(".listing").get_by_role("link", name=re.compile("onerror")).click()
     expect(page.get_by_text("2 of the 25 images cannot be read")).to_be_visible()
     page.get_by_text("Which", exact=True).click()
     expect(page.locator(".unreadable li")).to_have_text(
@@ -159,7 +159,7 @@ def test_several_files_are_dropped(server: Server, open_page: Open) -> None:
     looked_at(page)
     page.get_by_role("button", name="Dismiss one.zip").click()
     expect(page.locator(".sending li")).to_have_count(1)
-    expect(page.get_by_role("link", name="two.zip")).to_be_visible()
+    expect(page.locator(".listing").get_by_role("link", name="two.zip")).to_be_visible()
 
 
 @pytest.mark.slow  # three processes that load torch
@@ -174,7 +174,7 @@ def test_checkpoints_and_weights(server: Server, open_page: Open, tmp_path: Path
     page.get_by_label("Files").set_input_files(sorted(tmp_path.iterdir()))
     expect(page.locator(".sending .sent")).to_have_count(2)
     looked_at(page)
-    page.get_by_role("link", name="t_test.safetensors").click()
+    page.locator(".listing").get_by_role("link", name="t_test.safetensors").click()
     expect(page.get_by_text(f"{HOSTILE}, cow, dog")).to_be_visible()
     expect(page.get_by_text("✓ The same function")).to_have_count(0)  # it was saved from Python, unverified
     looked_at(page)
@@ -182,7 +182,7 @@ def test_checkpoints_and_weights(server: Server, open_page: Open, tmp_path: Path
     expect(page.get_by_label("Checkpoint", exact=True)).to_have_value(re.compile("^ckpt_"))
 
     page.goto(f"{server.url}/#/checkpoints")
-    page.get_by_role("link", name="mine.pth.tar").click()
+    page.locator(".listing").get_by_role("link", name="mine.pth.tar").click()
     expect(page.get_by_text("test_resnet").first).to_be_visible()
     expect(page.get_by_role("row", name="fc.weight")).to_contain_text("3×96")
     looked_at(page)

@@ -42,7 +42,7 @@ def test_no_serious_violation(server: Server, story: Story, open_page: Open, wid
         expect(page.locator(".events li").first).to_be_visible()
         if claim is story.succeeded:
             expect(page.get_by_role("img", name=re.compile("^Spans"))).to_be_visible()
-            for summary in page.locator("summary").all():
+            for summary in page.locator("main summary").all():
                 summary.click()
             expect(
                 page.get_by_text("The T-CNN is better than the CNN that was fine-tuned in the same way")

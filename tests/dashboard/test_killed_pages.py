@@ -1,7 +1,10 @@
 """Pages that show, send files or share, and a server that is really killed (SIGKILL) and begun again."""
 
 import re
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,29 @@ def opened(open_page: Open, address: str) -> Any:
     page.add_init_script(f"sessionStorage.setItem('tcnn-key', '{KEY}')")
     page.goto(address)
     return page
+
+
+@contextmanager
+def answering_in_its_place(server: Mortal) -> Iterator[None]:
+    """As a proxy before a server that is away."""
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(502)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<h1>502 Bad Gateway</h1>")
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", server.port), Proxy) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        yield
+        proxy.shutdown()
 
 
 def test_what_was_opened_while_it_was_away_is_there_when_it_is_back(
@@ -89,7 +115,7 @@ def test_to_try_again_in_vain_does_not_lose_the_page(server: Mortal, story: Stor
 def test_a_forms_upload_that_broke_off_is_sent_again_as_the_same_one(
     server: Mortal, open_page: Open, tmp_path: Path
 ) -> None:
-    """Without choosing the file once more, and it is there once."""
+    """Without choosing the file once more, and it is there once; the form waits for it."""
     (tmp_path / "pets.zip").write_bytes(pictures(broken=False))
     page = opened(open_page, f"{server.url}/#/finetune")
     sent: list[str] = []
@@ -101,11 +127,12 @@ def test_a_forms_upload_that_broke_off_is_sent_again_as_the_same_one(
     server.kill()
     again = page.get_by_role("button", name="Try again to send pets.zip")
     expect(again).to_be_visible()
-    expect(page.locator(".error:visible")).to_contain_text(AWAY)
+    expect(page.locator("main .error:visible")).to_contain_text(AWAY)
     server.start()
     again.press("Enter")
+    expect(page.get_by_role("button", name=re.compile("(Stop|Dismiss) pets.zip"))).to_be_focused()
     expect(page.get_by_label("Data set", exact=True).locator("option:checked")).to_contain_text("pets.zip")
-    expect(page.get_by_text("23 images of 2 classes")).to_be_visible()
+    expect(page.locator("main").get_by_text("23 images of 2 classes")).to_be_visible()
     expect(again).to_be_hidden()
     assert sent[0] == sent[-1] and len(sent) == 2
     with server.client(KEY) as client:
@@ -160,3 +187,27 @@ def test_an_answer_that_breaks_off_is_asked_for_again(server: Mortal, story: Sto
     (folder / "log.txt").write_text(before + "the last\n")
     server.start()
     expect(page.locator("mark")).to_have_text("the last")
+
+
+def test_behind_a_proxy_it_is_as_far_away(server: Mortal, story: Story, open_page: Open, tmp_path: Path) -> None:
+    """Pages say so and go on by themselves: a stream, what is asked for meanwhile, a list of a form, and an upload."""
+    (tmp_path / "pets.zip").write_bytes(pictures(broken=False))
+    page = opened(open_page, f"{server.url}/#/")
+    expect(page.locator(".jobs li").first).to_be_visible()
+    lost = page.get_by_role("status").filter(has_text="Connection lost. Trying again…")
+    server.kill()
+    with answering_in_its_place(server):
+        expect(lost).to_be_visible()
+        page.get_by_role("link", name="Data", exact=True).click()
+        alert = page.locator("main").get_by_role("alert")
+        expect(alert).to_contain_text(AWAY)
+        page.get_by_label("Files").set_input_files(tmp_path / "pets.zip")
+        expect(page.locator("#outbox")).to_contain_text(AWAY)
+        page.get_by_role("link", name="Fine-tune", exact=True).click()
+        data = page.get_by_label("Data set", exact=True)
+        expect(data).to_contain_text("The list cannot be had while the server is away.")
+        expect(lost).to_be_visible()
+    server.start()
+    expect(lost).to_be_hidden()
+    page.locator("#outbox").get_by_role("button", name="Try again to send pets.zip").click()
+    expect(data).to_contain_text("pets.zip · 23 images, 2 classes")

@@ -69,7 +69,7 @@ def test_fields_stand_in_line(server: Server, open_page: Open, form: str) -> Non
     page = open_page(f"{server.url}/#/{form}")
     for box in page.get_by_label(re.compile("^(A timm model|Fine-tune it in the same job)$")).all():
         box.check()
-    for summary in page.locator("summary").all():
+    for summary in page.locator("main summary").all():
         summary.click()
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 860})

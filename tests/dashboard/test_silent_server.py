@@ -14,6 +14,8 @@ from story import Story, pictures
 
 expect = sync_api.expect
 MINUTE = 60_000
+SILENCE = MINUTE // 2
+"""Milliseconds after which a page asks whether the server is there, and waits as long for that answer."""
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +49,34 @@ def test_a_server_that_says_nothing_is_told_and_found_again(server: Server, open
     expect(banner).to_be_visible()
     page.clock.run_for(4_000)
     page.wait_for_function("() => true")
-    assert sum(url.endswith("healthz") for url in asked) == 1, "one waits for its answer before the next is asked"
+    assert sum(url.endswith("healthz") for url in asked) == 2, "one waits for its answer before the next is asked"
     page.unroute_all()
     page.clock.run_for(10_000)
     expect(page.get_by_role("heading", name="Versions of this server")).to_be_visible()
     expect(page.get_by_role("status").filter(has_text="Connected again")).to_be_visible()
     expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_what_takes_the_server_minutes_is_waited_for(server: Server, open_page: Open) -> None:
+    """As to plan a job, or to load a model for a picture: it answers that it is there meanwhile."""
+    page = open_page("about:blank")
+    page.clock.install()
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    page.route("**/system", hold)
+    page.goto(f"{server.url}/#/system")
+    until(page, lambda: held)
+    for _ in range(5):
+        with page.expect_response("**/healthz"):
+            page.clock.run_for(SILENCE)
+        page.wait_for_function("() => true")
+    expect(page.get_by_text("Looking…")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="Connection lost")).to_be_hidden()
+    held[0].continue_()
+    expect(page.get_by_role("heading", name="Versions of this server")).to_be_visible()
 
 
 def test_what_an_alert_says_is_said_once(server: Server, open_page: Open) -> None:
@@ -154,14 +178,14 @@ def test_an_upload_waits_for_a_server_that_is_there_and_no_longer(
     until(page, lambda: sent)
     for _ in range(3):
         with page.expect_response("**/healthz"):
-            page.clock.run_for(MINUTE)
+            page.clock.run_for(SILENCE)
         page.wait_for_function("() => true")
     expect(item.get_by_role("button", name="Stop")).to_be_visible()
     asked: list[str] = []
     page.route("**/healthz", lambda route: asked.append(route.request.url))
-    page.clock.run_for(MINUTE)
+    page.clock.run_for(SILENCE)
     until(page, lambda: asked)
-    page.clock.run_for(MINUTE)
+    page.clock.run_for(SILENCE)
     expect(item).to_contain_text("The server cannot be reached.")
     expect(page.get_by_role("status").filter(has_text="Connection lost")).to_be_visible()
     page.unroute_all()

@@ -216,6 +216,11 @@ export function sending(form, summary, { ready, body }) {
     summary.hidden = true;
     try {
       await ready(); // until then a list has nothing to choose from
+      const going = [...form.querySelectorAll("[data-going]")].find((one) => !one.closest("[hidden]"));
+      if (going) {
+        wrong(going, `${going.dataset.going} is still on its way: wait until it is there, or stop it.`);
+        return going.focus();
+      }
       const made = madeOf(body);
       if (made) await done(made);
     } catch (error) {

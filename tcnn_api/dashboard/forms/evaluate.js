@@ -7,6 +7,7 @@ import { common, fill } from "../components/lists.js";
 import { get } from "../server/http.js";
 import { modelPicker } from "./models.js";
 import { ownWeights } from "./own-weights.js";
+import { joining } from "../uploads/uploads.js";
 
 const SETS = {
   "": [],
@@ -84,9 +85,11 @@ export function show(main, query) {
   }
 
   const kept = keeping(form);
+  const ofCheckpoint = (one) => [one.id, describeCheckpoint(one)];
+  const ofData = (one) => [one.id, `${one.name} · ${count(one.images)} images, ${count(one.classes.length)} classes`];
   const jobs = common(() => get("jobs?limit=100&status=succeeded", { signal }).then((page) =>
     page.data.filter((one) => one.kind !== "evaluate").map((one) => [one.id, `${title(one)} · ${one.kind}, ${date(one.finished_at)}`])));
-  const checkpoints = common(() => get("checkpoints?limit=100", { signal }).then((page) => page.data.map((one) => [one.id, describeCheckpoint(one)])));
+  const checkpoints = common(() => get("checkpoints?limit=100", { signal }).then((page) => page.data.map(ofCheckpoint)));
   const ofWeights = async () => (await get("weights?limit=100", { signal })).data.filter((one) => one.architecture).map((one) => {
     references.set(one.id, { model: one.architecture, weights: one.id });
     return [one.id, `${one.name} · ${one.architecture}, weights of your own`];
@@ -96,9 +99,11 @@ export function show(main, query) {
     fill(own.job, jobs, "No job has made a model yet", query.get("job")),
     fill(own.checkpoint, checkpoints, "None was uploaded yet", query.get("checkpoint")),
     fill(against, async () => (await Promise.all([jobs(), checkpoints(), ofWeights()])).flat(), "Neither a job’s model nor a checkpoint is there"),
-    fill(dataset, async () => (await get("datasets?limit=100", { signal })).data.map((one) => [one.id, `${one.name} · ${count(one.images)} images, ${count(one.classes.length)} classes`]),
+    fill(dataset, async () => (await get("datasets?limit=100", { signal })).data.map(ofData),
       "None was uploaded yet: the fine-tuning form takes one", query.get("dataset")),
   ]).then(apart);
+  joining(dataset, "datasets", { listed: ofData });
+  joining(own.checkpoint, "checkpoints", { listed: ofCheckpoint, chosen: apart });
   form.addEventListener("change", apart);
   choose();
   if (kept.before) kept.restore(() => filled).then(choose);

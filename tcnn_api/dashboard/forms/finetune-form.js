@@ -18,13 +18,11 @@ export function finetune(form, query, signal) {
   const model = modelPicker();
   const pretrained = tick(true);
   const weights = ownWeights({ model, pretrained, wanted: query.get("weights") });
+  const listed = (one) => [one.id, describeCheckpoint(one)];
   const sources = {
     job: h("div", { class: "fields" }, field("job", "Job", jobs, { wide: true, hint: "A conversion or a fine-tuning; one that has not ended is waited for." })),
     checkpoint: h("div", { class: "fields", hidden: true }, field("checkpoint", "Checkpoint", checkpoints, { wide: true }),
-      uploader("checkpoints", "Upload a checkpoint", ".safetensors", (made) => {
-        checkpoints.prepend(h("option", { value: made.id }, describeCheckpoint(made)));
-        checkpoints.value = made.id;
-      })),
+      uploader("checkpoints", "Upload a checkpoint", ".safetensors", { into: checkpoints, listed })),
     model: h("div", { class: "fields", hidden: true }, field("model", "Model", model.input, { wide: true, extra: model.extra }),
       field("pretrained", "Pretrained weights", pretrained, { wide: true, hint: "Without them the weights are random." }), h("div", { class: "field wide" }, weights.parts)),
   };
@@ -48,7 +46,7 @@ export function finetune(form, query, signal) {
     return [...made.map((job) => [job.id, `${title(job)} · ${job.kind}, ${date(job.finished_at)}`]),
       ...coming.map((job) => [job.id, `${title(job)} · ${job.kind}, ${job.status}: starts when it is done`])];
   }, "No job has made a model yet", wanted);
-  const filledToo = fill(checkpoints, async () => (await get("checkpoints?limit=100", { signal })).data.map((one) => [one.id, describeCheckpoint(one)]), "None was uploaded yet", query.get("checkpoint"));
+  const filledToo = fill(checkpoints, async () => (await get("checkpoints?limit=100", { signal })).data.map(listed), "None was uploaded yet", query.get("checkpoint"));
 
   return {
     lead: "Train a model on your own images; a CNN is converted first. With the presets for small data heads that look by content learn beside the convolution’s taps; with the paper’s the taps learn to look elsewhere, too.",

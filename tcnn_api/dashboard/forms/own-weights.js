@@ -40,11 +40,7 @@ export function ownWeights({ model, pretrained, wanted, none = "None: timm’s, 
     ready,
     parts: h("details", { open: Boolean(wanted) }, h("summary", {}, "Weights of your own"), h("div", { class: "fields" },
       field("weights", "Your own weights", control, { wide: true, extra: note, hint: "A state dict of the model, as safetensors or by torch.save." }),
-      uploader("weights", "Upload weights", WEIGHTS, (made) => {
-        const [value, word] = add(made);
-        control.append(h("option", { value }, word));
-        choose(value);
-      }))),
+      uploader("weights", "Upload weights", WEIGHTS, { into: control, listed: add, chosen, needed: false }))),
     value: () => control.value,
     fill: (request) => choose(request.weights),
     /** Put into a request which weights are meant; `pretrained` would say nothing beside one's own. */

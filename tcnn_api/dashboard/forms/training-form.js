@@ -85,12 +85,7 @@ export function trainingFields(prefix, wanted) {
     parts: [
       h("div", { class: "fields" },
         field(`${prefix}dataset`, "Data set", dataset, { wide: true }), otherPart,
-        uploader("datasets", "Upload a data set", ARCHIVES, (made) => {
-          const [value, word] = add(made);
-          dataset.prepend(h("option", { value }, word));
-          dataset.value = value;
-          chosen();
-        }, "A zip or tar of class folders, or of train/ and val/ with class folders in them.")),
+        uploader("datasets", "Upload a data set", ARCHIVES, { into: dataset, listed: add, chosen, hint: "A zip or tar of class folders, or of train/ and val/ with class folders in them." })),
       h("div", { class: "fields" },
         field(`${prefix}preset`, "Preset", preset, { wide: true }),
         field(`${prefix}config.epochs`, "Epochs", common.epochs),

@@ -44,7 +44,7 @@ export function tryIt(job) {
     }
     say(said, "Looking at it; the first image takes some seconds…");
     try {
-      const found = await (await ask(`jobs/${job}/predict`, { method: "POST", body: image, headers: { "Content-Type": "application/octet-stream" }, within: 300_000 })).json(); // a model is loaded first
+      const found = await (await ask(`jobs/${job}/predict`, { method: "POST", body: image, headers: { "Content-Type": "application/octet-stream" } })).json();
       if (latest !== image) return;
       say(said, verdict(found));
       answers.replaceChildren(...found.models.map(answer));

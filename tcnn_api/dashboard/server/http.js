@@ -1,9 +1,10 @@
 // Asking the server: with the key of this tab, and with its problem+json as errors that know their fields.
 
+import { isProxys } from "./connection.js";
 import { forPages } from "./wording.js";
 
 const KEY = "tcnn-key";
-const ANSWER = 60_000; // milliseconds until an answer begins: a server that hangs refuses nothing
+const SILENCE = 30_000; // milliseconds without an answer, after which it is asked whether the server is there: one that hangs refuses nothing
 const NO_DATABASE = "urn:tcnn:problem:store-unavailable";
 const NO_LINK = "This link has ended, or was revoked.";
 const NO_KEY = "This server needs a key that it knows.";
@@ -111,12 +112,33 @@ others.addEventListener("message", ({ data }) => {
   if (data.forget) sessionStorage.removeItem(KEY);
 });
 
-/** As `fetch`, but a server that has not begun to answer in this time cannot be reached; what follows may take as long as it takes. */
+let looking = null;
+const present = () => (looking ??= get("healthz", { within: SILENCE }).finally(() => (looking = null)));
+
+/**
+ * Ask now and then whether the server is there at all, for it may have much to compute, until `end`; `lost` is called, once, if
+ * it is not. After `wait`, as whenever something has gone, the time begins anew.
+ */
+function watching(lost) {
+  let timer;
+  let over = false;
+  const look = () => present().then(wait, (error) => (error instanceof Away ? over || lost(error) : wait()));
+  function wait() {
+    clearTimeout(timer);
+    if (!over) timer = setTimeout(look, SILENCE);
+  }
+  wait();
+  return { wait, end: () => ((over = true), clearTimeout(timer)) };
+}
+
+/** As `fetch`, but a server that is no longer there cannot be reached, nor one that does not answer `within` so many milliseconds, if any are given. */
 async function answered(path, { signal, ...rest }, within) {
   const late = new AbortController();
-  const timer = setTimeout(() => late.abort(), within);
+  const timer = within ? setTimeout(() => late.abort(), within) : 0;
+  const watch = within ? null : watching(() => late.abort());
   try {
     const answer = await fetch(path, { ...rest, signal: signal ? AbortSignal.any([signal, late.signal]) : late.signal, cache: "no-store" });
+    if (isProxys(answer.status, answer.headers.get("Content-Type"))) throw new TypeError("a proxy answered in the place of the server");
     connected(true);
     return broken(answer);
   } catch (error) {
@@ -125,6 +147,7 @@ async function answered(path, { signal, ...rest }, within) {
     throw new Away();
   } finally {
     clearTimeout(timer);
+    watch?.end();
   }
 }
 
@@ -142,7 +165,7 @@ function broken(answer) {
 
 /** Whose key this is: `{tenant, scopes}`. It is tried without being kept; throws `Problem` for a wrong one. */
 export async function whose(given) {
-  const answer = await answered("me", { headers: given ? { Authorization: `Bearer ${given}` } : {} }, ANSWER);
+  const answer = await answered("me", { headers: given ? { Authorization: `Bearer ${given}` } : {} });
   if (answer.ok) return answer.json();
   throw new Problem(answer.status, await answer.json().catch(() => ({})));
 }
@@ -151,8 +174,8 @@ export function headers(more = {}) {
   return key.get() ? { ...more, Authorization: `Bearer ${key.get()}` } : more;
 }
 
-/** The response, if it is a good one. Throws `Problem`, `Away` (also where it begins not `within` so many milliseconds), or AbortError when `signal` says so. */
-export async function ask(path, { method = "GET", json, body, headers: more = {}, signal, within = ANSWER } = {}) {
+/** The response, if it is a good one. Throws `Problem`, `Away`, or AbortError when `signal` says so. */
+export async function ask(path, { method = "GET", json, body, headers: more = {}, signal, within } = {}) {
   const all = headers(more);
   if (json !== undefined) {
     body = JSON.stringify(json);
@@ -189,8 +212,8 @@ export function once() {
 }
 
 /**
- * Send a file as the part `file` of a form, telling how much has gone: fetch cannot tell. A minute in which nothing goes may
- * be one in which the server looks at the file: it is asked whether it is there at all, and `Away` is thrown if it is not.
+ * Send a file as the part `file` of a form, telling how much has gone: fetch cannot tell. While nothing goes the server may look at
+ * the file: `Away` is thrown if it is no longer there.
  */
 export function upload(path, file, { progress, idempotency, signal }) {
   const own = key.get();
@@ -201,18 +224,10 @@ export function upload(path, file, { progress, idempotency, signal }) {
     for (const [name, value] of Object.entries(headers({ "Idempotency-Key": idempotency }))) {
       request.setRequestHeader(name, value);
     }
-    let timer;
-    let over = false;
-    const wait = () => {
-      clearTimeout(timer);
-      if (!over) timer = setTimeout(() => get("healthz").then(wait, (error) => (error instanceof Away ? (reject(error), request.abort()) : wait())), ANSWER);
-    };
-    request.onloadend = () => {
-      over = true;
-      clearTimeout(timer);
-    };
+    const watch = watching((error) => (reject(error), request.abort()));
+    request.onloadend = watch.end;
     request.upload.onprogress = (event) => {
-      wait();
+      watch.wait();
       if (event.lengthComputable) progress(event.loaded / event.total);
     };
     request.onerror = async () => {
@@ -223,6 +238,10 @@ export function upload(path, file, { progress, idempotency, signal }) {
     };
     request.onabort = () => reject(new DOMException("stopped", "AbortError"));
     request.onload = () => {
+      if (isProxys(request.status, request.getResponseHeader("Content-Type"))) {
+        connected(false);
+        return reject(new Away());
+      }
       connected(true);
       let said = {};
       try {
@@ -237,7 +256,6 @@ export function upload(path, file, { progress, idempotency, signal }) {
     const form = new FormData();
     form.append("file", file, file.name);
     request.send(form);
-    wait();
   });
 }
 

@@ -1,0 +1,134 @@
+// Files on their way to the server, in a list that stands beside every page: an upload goes on wherever the user goes meanwhile.
+
+import { announce, h, say } from "../dom.js";
+import { bytes, count, percent } from "../components/format.js";
+import { Away, once, upload } from "../server/http.js";
+
+const PAGES = { datasets: "data", checkpoints: "checkpoints", weights: "weights" };
+const queues = new Map(); // of each kind one is sent after the other
+const listeners = new Set();
+const list = h("ul", { class: "sending" });
+const summary = h("summary", {}, "Uploads");
+const clear = h("button", { type: "button", class: "quiet", onclick: () => [...list.children].forEach(remove) }, "Dismiss all");
+const shown = h("details", { open: matchMedia("(min-width: 46rem)").matches }, summary, list, clear); // a phone's page needs its place
+const panel = document.getElementById("outbox");
+panel.append(shown);
+
+/** What the server found in an upload, in a line. */
+export function found(made) {
+  if (made.classes) return `${count(made.images)} images of ${count(made.classes.length)} classes (${made.classes.slice(0, 5).join(", ")}${made.classes.length > 5 ? ", …" : ""}).`;
+  if (made.tensors) return `${count(made.tensors)} tensors${made.architecture ? ` of ${made.architecture}` : ""}.`;
+  return `${made.base_model}.`;
+}
+
+/** Calls `call(made, path)` for whatever has arrived, from whichever page it was sent, as long as `element` is part of a page. */
+export function onUploaded(element, call) {
+  const listener = (...arrived) => (element.isConnected ? call(...arrived) : listeners.delete(listener));
+  listeners.add(listener);
+}
+
+/**
+ * Send what `making()` resolves with to the path that `route(file)` resolves with, after all others of its `queue`. `begun()`,
+ * `done(made)`, `failed(message)` and `stopped()` tell whoever asked for it what becomes of it, as the list tells everybody.
+ */
+export function send(name, { queue, making, route, begun = () => {}, done = () => {}, failed = () => {}, stopped = () => {} }) {
+  const leaving = new AbortController();
+  const { signal } = leaving;
+  const idempotency = once(); // the server may have it, though its answer was lost
+  const bar = h("progress", { max: "1", "aria-label": `Upload of ${name}` });
+  const word = h("span", { class: "muted" });
+  const called = h("b", { title: name }, name);
+  const again = h("button", { type: "button", "aria-label": `Try again to send ${name}`, hidden: true, onclick: begin }, "Try again");
+  const stop = h("button", { type: "button", class: "quiet", onclick: () => (leaving.abort(), remove(item)) });
+  const item = h("li", {}, called, word, bar, h("span", { class: "buttons" }, again, stop));
+  list.append(item);
+  signal.addEventListener("abort", () => item.classList.contains("going") && stopped());
+  begin();
+
+  function state(kind) {
+    item.className = kind;
+    bar.hidden = kind !== "going";
+    say(stop, kind === "going" ? "Stop" : "Dismiss");
+    stop.setAttribute("aria-label", `${stop.textContent} ${name}`);
+    word.className = kind === "refused" ? "error" : "muted";
+    if (kind === "refused") word.setAttribute("role", "alert");
+    else word.removeAttribute("role"); // a voice that reads out every percent is no help
+    draw();
+  }
+
+  function begin() {
+    if (again === document.activeElement) stop.focus();
+    again.hidden = true;
+    bar.removeAttribute("value");
+    delete item.dataset.gone;
+    say(word, "Waiting…");
+    state("going");
+    begun();
+    queues.set(queue, (queues.get(queue) ?? Promise.resolve()).then(() => signal.aborted || attempt()));
+  }
+
+  async function attempt() {
+    list.scrollTop = item.offsetTop - list.offsetTop;
+    try {
+      const file = await making();
+      const path = await route(file);
+      if (signal.aborted) return;
+      const made = await upload(path, file, { idempotency, signal, progress: (share) => told(share, file.size) });
+      say(word, found(made));
+      called.replaceChildren(h("a", { href: `#/${PAGES[path]}/${made.id}` }, name));
+      state("sent");
+      announce(`${made.name} was uploaded: ${found(made)}`);
+      done(made);
+      for (const call of [...listeners]) call(made, path);
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      const said = error.fields?.[0]?.message ?? error.message;
+      shown.open = true;
+      state("refused");
+      say(word, said);
+      again.hidden = !passing(error);
+      failed(said);
+    }
+  }
+
+  function told(share, size) {
+    if (share < 1) bar.value = share;
+    else bar.removeAttribute("value");
+    say(word, share < 1 ? `${percent(share, 0)} of ${bytes(size)}` : "Sent. The server looks at it…");
+    item.dataset.gone = percent(share, 0);
+    draw();
+  }
+}
+
+/** Whether what was not taken may be taken another time. */
+function passing(error) {
+  return error instanceof Away || error.status >= 500 || error.status === 429 || error.status === 401;
+}
+
+/** Whoever goes on with the keyboard goes on beside it. */
+function remove(item) {
+  const focused = item.contains(document.activeElement) || clear === document.activeElement;
+  const beside = item.nextElementSibling ?? item.previousElementSibling;
+  item.remove();
+  draw();
+  if (focused) (beside?.querySelector("button:not([hidden])") ?? document.getElementById("main")).focus();
+}
+
+/** How many there are of each; the browser asks before it closes a window from which something is still to go. */
+function draw() {
+  const items = [...list.children];
+  const states = items.map((item) => item.className);
+  const gone = items.filter((item) => item.className === "going" && item.dataset.gone).map((item) => item.dataset.gone);
+  const counts = Object.entries({ going: "on the way", sent: "sent", refused: "not taken" })
+    .map(([kind, words]) => [states.filter((one) => one === kind).length, words, kind === "going" && gone.length ? `(${gone.join(", ")})` : ""])
+    .filter(([number]) => number);
+  say(summary, `Uploads: ${counts.map((one) => one.join(" ").trim()).join(", ")}`);
+  panel.hidden = !states.length;
+  clear.hidden = states.length < 2 || states.includes("going");
+  if (states.includes("going")) addEventListener("beforeunload", ask);
+  else removeEventListener("beforeunload", ask); // with it a browser keeps no page to go back to
+}
+
+function ask(event) {
+  event.preventDefault();
+}
