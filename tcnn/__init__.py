@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tcnn.config import FinetuneConfig as FinetuneConfig
     from tcnn.config import VerificationConfig as VerificationConfig
     from tcnn.config import finetune_config as finetune_config
+    from tcnn.conversion.annealing import anneal as anneal
     from tcnn.conversion.surgery import Conversion as Conversion
     from tcnn.conversion.surgery import convert as convert
     from tcnn.conversion.surgery import without_stride as without_stride
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from tcnn.planning.plan import plan as plan
     from tcnn.publishing.push import push_to_hub as push_to_hub
     from tcnn.training.finetune import finetune as finetune
+    from tcnn.training.recipe.optim import parameter_groups as parameter_groups
     from tcnn.verification.explain import explain as explain
     from tcnn.verification.verify import verify as verify
     from tcnn.vit.initialise import initialise as initialise
@@ -62,6 +64,7 @@ _HOMES = {
     "GPSA2d": "tcnn.layers.gpsa",
     "TcnnError": "tcnn.errors",
     "VerificationConfig": "tcnn.config",
+    "anneal": "tcnn.conversion.annealing",
     "convert": "tcnn.conversion.surgery",
     "evaluate": "tcnn.evaluation.evaluate",
     "explain": "tcnn.verification.explain",
@@ -75,6 +78,7 @@ _HOMES = {
     "initialise": "tcnn.vit.initialise",
     "inspect": "tcnn.analysis.inspect",
     "load": "tcnn.checkpoints.checkpoint",
+    "parameter_groups": "tcnn.training.recipe.optim",
     "plan": "tcnn.planning.plan",
     "predict": "tcnn.evaluation.predict",
     "push_to_hub": "tcnn.publishing.push",

@@ -54,7 +54,8 @@ pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"
 
 CONTENTS = {
-    "Use": "tutorial session cli python timm conversion finetune engines data evaluation inspect fold export speed",
+    "Use": "tutorial session cli python timm conversion fold export speed",
+    "Train": "finetune trainers engines data evaluation inspect",
     "Serve": "dashboard http-api operations storage scaling",
     "Know": "results papers math zoo files architecture tests mutation",
 }

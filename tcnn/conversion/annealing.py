@@ -8,6 +8,7 @@ from torch import nn
 
 from tcnn.errors import RequestError
 from tcnn.layers.base import TEMPERATURES, AttentionLayer
+from tcnn.models.checks import unwrapped
 
 
 def temperature(update: int, start: float, annealing: int) -> float:
@@ -25,19 +26,25 @@ def position(tau: float, start: float, annealing: int) -> int:
 
 
 def anneal(model: nn.Module, steps: int) -> None:
-    """Register a hook on a converted model that raises τ to 1, evenly in log τ, in `steps` training steps of any loop.
+    """Have a converted model raise its own τ to 1, evenly in log τ, over so many training steps of any loop.
 
     A step is a forward pass in training mode with gradients. How far it has come is read off τ itself, which is part of
-    the state: a state dict has no more entries than without, and training resumes where it was.
+    the state: a state dict has no more entries than without, and training resumes where it was. A second call takes the
+    place of the first. `timm.create_model("t_…", anneal_steps=N)` does the same.
 
-    Raises `RequestError` for anything but a number of steps from 1 on, or a model that starts at τ = 1.
+    Raises `RequestError` for anything but a number of steps from 1 on, a model that is no T-CNN, or one that starts at
+    τ = 1.
     """
+    model = unwrapped(model)
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise RequestError(f"anneal_steps: expected a number of training steps, at least 1, got {steps!r}")
-    report: Any = model.conversion_report
+    report: Any = getattr(model, "conversion_report", None)
+    if report is None:
+        raise RequestError(f"anneal: {type(model).__name__} was not converted by tcnn; call tcnn.convert first")
     start: float = report.config.temperature
     if start >= 1:
         raise RequestError(f"anneal_steps: expected a temperature below 1 to start from, got temperature={start:g}")
+    release(model)
     annealing = Annealing(start, steps)
     model.register_forward_pre_hook(annealing)
     model.register_load_state_dict_post_hook(annealing.look_again)

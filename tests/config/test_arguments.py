@@ -104,7 +104,7 @@ CALLS: dict[str, Callable[[Any, Any, Path], object]] = {
     "images: expected a tensor of shape (B, C, H, W)": lambda s, m, at: tcnn.initialise(s, images=3),
     "options: expected a dict or None, found 5": lambda s, m, at: tcnn.finetune_config(options=5),
     "assignments: expected a list, found 'lr=1'": lambda s, m, at: tcnn.finetune_config(assignments="lr=1"),
-    "config: expected a FinetuneConfig, found a value of type dict": lambda s, m, at: parameter_groups(m, {}),
+    "config: expected a FinetuneConfig, got a dict": lambda s, m, at: parameter_groups(m, {}),
     "position: expected isotropic, quadratic, relative, relative-content, found 'learned'": (
         lambda s, m, at: tcnn.GPSA2d(4, 8, 3, position="learned")
     ),

@@ -16,7 +16,7 @@ from tcnn.config import ConversionConfig, FinetuneConfig, VerificationConfig, bu
 from tcnn.config.base import unknown_key
 from tcnn.errors import RequestError
 
-TAKE_BOTH = ["convert", "finetune", "plan", "verify", "without_stride"]
+TAKE_BOTH = ["convert", "finetune", "parameter_groups", "plan", "verify", "without_stride"]
 """The public functions that take a configuration and its fields as keywords."""
 
 
@@ -58,6 +58,7 @@ class TestEveryFunction:
         return {
             "convert": lambda **options: tcnn.convert(source, **options),
             "finetune": lambda **options: tcnn.finetune(source, "nowhere", **options),
+            "parameter_groups": lambda **options: tcnn.parameter_groups(converted, **options),
             "plan": lambda **options: tcnn.plan(source, "nowhere", **options),
             "verify": lambda **options: tcnn.verify(source, converted, images=torch.zeros(1, 3, 8, 8), **options),
             "without_stride": lambda **options: tcnn.without_stride(source, **options),
@@ -65,9 +66,10 @@ class TestEveryFunction:
 
     @pytest.mark.parametrize("name", TAKE_BOTH)
     def test_refuses_an_unknown_keyword_beside_a_configuration(self, source: nn.Module, name: str) -> None:
-        own = {"verify": VerificationConfig, "finetune": FinetuneConfig, "plan": FinetuneConfig}.get(
-            name, ConversionConfig
-        )
+        own = {
+            "verify": VerificationConfig,
+            **dict.fromkeys(("finetune", "parameter_groups", "plan"), FinetuneConfig),
+        }.get(name, ConversionConfig)
         with pytest.raises(RequestError, match=r"^bogus: no such setting") as caught:
             self.calls(source)[name](config=own(), bogus=1)
         assert "\n" not in str(caught.value)

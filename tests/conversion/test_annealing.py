@@ -4,6 +4,7 @@ import copy
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
@@ -166,6 +167,43 @@ def test_a_wrong_number_of_steps_is_refused(value: object) -> None:
 def test_nothing_to_anneal_is_said() -> None:
     with pytest.raises(RequestError, match="anneal_steps: expected a temperature below 1"):
         timm.create_model("t_test_resnet", anneal_steps=10, temperature=1.0)
+
+
+class TestOfAnyModel:
+    """`tcnn.anneal`, for a model that timm did not make."""
+
+    def converted(self, **options: Any) -> nn.Module:
+        net = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.Conv2d(4, 4, 3, padding=1))
+        return tcnn.convert(net, input_size=(32, 32), **options).model.train()
+
+    def test_it_raises_its_own_temperature(self) -> None:
+        model = self.converted()
+        tcnn.anneal(model, 4)
+        assert steps(model, 6) == pytest.approx([formula(n, 4) for n in range(6)], rel=1e-6)
+
+    def test_a_second_call_takes_the_place_of_the_first(self) -> None:
+        model = self.converted()
+        tcnn.anneal(model, 100)
+        tcnn.anneal(model, 4)
+        assert steps(model, 2) == pytest.approx([formula(n, 4) for n in range(2)], rel=1e-6)
+
+    def test_that_of_a_wrapped_model_is_the_models(self) -> None:
+        model = self.converted()
+        tcnn.anneal(nn.DataParallel(model), 4)
+        assert steps(model, 1) == pytest.approx([formula(0, 4)], rel=1e-6)
+
+    def test_a_model_that_was_not_converted_is_told(self) -> None:
+        with pytest.raises(RequestError, match=r"^anneal: Conv2d was not converted by tcnn; call tcnn.convert first$"):
+            tcnn.anneal(nn.Conv2d(3, 4, 3), 10)
+
+    def test_groups_have_the_papers_rates_or_others(self) -> None:
+        model = self.converted()
+        gates = {id(m.gating_param) for m in model.modules() if isinstance(m, tcnn.GPSA2d)}
+        for options, rates in (({}, (1e-4, 0.1)), ({"lr": 2e-3, "gating_lr": 0.5}, (2e-3, 0.5))):
+            groups = tcnn.parameter_groups(model, **options)
+            found = {id(p): group["lr"] for group in groups for p in group["params"]}
+            assert {found[key] for key in found.keys() - gates} == {rates[0]}
+            assert {found[key] for key in gates} == {rates[1]}
 
 
 def test_files_hold_the_model_without_the_loop(tmp_path: Path, assert_same_state: Callable[..., None]) -> None:

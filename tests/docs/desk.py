@@ -45,6 +45,7 @@ OUTPUTS = ("output", "out", "--out", "--csv", "--figure", "--explain", "--result
 """Where a command writes: what it names there need not be there before."""
 FILES = {
     "t.safetensors": "t_resnet50d.safetensors", "tuned.safetensors": "tuned.safetensors",
+    "trained.safetensors": "trained.safetensors",
     "t_resnet50d.safetensors": "t_resnet50d.safetensors", "t_resnet18.safetensors": "t_resnet50d.safetensors",
     "my_cats.pth": "weights.pth", "other.pth": "weights.pth", "w.pth": "t_weights.pth",
     "output/mine/model_best.pth.tar": "model_best.pth.tar",
@@ -108,7 +109,9 @@ class Desk:
         verdict = tcnn.verify(source, converted, input_size=(64, 64))
         tcnn.save(converted, root / "t_resnet50d.safetensors", verdict)
         tcnn.save(tcnn.convert(source, content_heads=1).model, root / "tuned.safetensors")
-        t_cnn = lively("t_test_resnet", num_classes=2, content_heads=4).state_dict()
+        two = lively("t_test_resnet", num_classes=2, content_heads=4)
+        tcnn.save(two, root / "trained.safetensors")
+        t_cnn = two.state_dict()
         torch.save(t_cnn, root / "t_weights.pth")
         torch.save({"arch": "t_test_resnet", "state_dict": t_cnn, "args": _arguments()}, root / "model_best.pth.tar")
 

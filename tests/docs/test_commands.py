@@ -37,7 +37,7 @@ NOT_RUN: tuple[tuple[str, str], ...] = (
     (r"curl\b", "asks a server: test_http_api_page.py"),
 )  # fmt: skip
 EXPECTED = {
-    "run": 105,
+    "run": 109,
     "a test below has what they must print": 8,
     "test_http_api_page.py runs the page against a server": 56,
     "asks a server": 11,

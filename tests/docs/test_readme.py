@@ -29,6 +29,7 @@ LONG = (
     "docs/files.md",
     "docs/finetune.md",
     "docs/timm.md",
+    "docs/trainers.md",
     "docs/inspect.md",
 )
 """Their examples take seconds, and are run with what is slow."""
@@ -39,7 +40,8 @@ So are its commands: docs/conversion.md has some that are run every time.
 """
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 EXPLAINING = (
-    "tutorial cli python timm files conversion fold export finetune data evaluation inspect http-api storage papers"
+    "tutorial cli python timm trainers files conversion fold export finetune data evaluation inspect http-api storage "
+    "papers"
 )
 PAGES += [f"docs/{name}.md" for name in EXPLAINING.split()]
 SHOW = [page for page in PAGES if any(b.language == "bash" and pages.commands(b) for b in pages.blocks(page))]

@@ -1,4 +1,5 @@
-"""docs/timm.md with timm's own scripts, which its package lacks: `TIMM_SCRIPTS` names a folder that has them.
+"""docs/timm.md with timm's own scripts, which its package lacks (`TIMM_SCRIPTS` names a folder that has them), and
+docs/trainers.md with the trainers of transformers and lightning, where they are installed.
 
 Every command of the page that runs a script is run as it stands, in its order; small images, models and sizes are put
 in the place of those of the page.
@@ -23,6 +24,7 @@ from data_pictures import draw_classes
 from desk import hub_of_weights, smaller
 from torch import nn
 
+import tcnn
 from tcnn.checkpoints.opening import open_model
 from tcnn.evaluation.imagenet_variants import synsets
 
@@ -127,3 +129,22 @@ def test_the_onnx_file_computes_the_trained_model(followed: dict[str, str], plac
 def test_the_runner_has_a_line_for_every_model(followed: dict[str, str], place: Path) -> None:
     rows = list(csv.DictReader((place / "all.csv").read_text(encoding="utf-8").splitlines()))
     assert {row["model"] for row in rows} == {"test_resnet", "t_test_resnet"}
+
+
+def test_examples_for_other_trainers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both run one after the other, as on the page; the models come back with their classes' names, and τ at 1."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("lightning")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    draw_classes(tmp_path / "photos", ("cat", "dog"), 16)
+    namespace: dict[str, Any] = {"__name__": "__docs__"}
+    for block in pages.blocks("docs/trainers.md"):
+        if block.language == "py":
+            code = block.code.replace("t_resnet18", "t_test_resnet").replace("epochs=10", "epochs=4")
+            pages.execute(code.replace("10 * -(-len", "4 * -(-len"), namespace, "docs/trainers.md")
+    for file in ("trained.safetensors", "trained-by-lightning.safetensors"):
+        layer = next(module for module in tcnn.load(file).modules() if isinstance(module, tcnn.GPSA2d))
+        assert layer.position_temperature == 1 and not (layer.gating_param == 1).all()
+    (answer,) = tcnn.predict("trained.safetensors", "photos/cat/0.jpg", size=64)
+    assert {guess.name for guess in answer.guesses} == {"cat", "dog"}

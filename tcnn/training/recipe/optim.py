@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from tcnn.config import ConversionConfig, FinetuneConfig
+from tcnn.config import ConversionConfig, FinetuneConfig, build
 from tcnn.conversion.surgery import convert
 from tcnn.conversion.timm_tools import SPARED
 from tcnn.errors import RequestError, one_line
@@ -25,7 +25,7 @@ from tcnn.layers.filters import is_standardised
 from tcnn.layers.gpsa import GPSA2d, filter_to_proj
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms import kinds
-from tcnn.models.checks import named, unwrapped
+from tcnn.models.checks import unwrapped
 
 LOOKAHEAD = "lookahead_step"
 """The counter that timm's Lookahead has among its settings."""
@@ -36,8 +36,10 @@ def gpsa_layers(model: nn.Module) -> dict[str, GPSA2d]:
     return {name: module for name, module in model.named_modules() if isinstance(module, GPSA2d)}
 
 
-def parameter_groups(model: nn.Module, config: FinetuneConfig) -> list[dict[str, Any]]:
+def parameter_groups(model: nn.Module, config: FinetuneConfig | None = None, **options: object) -> list[dict[str, Any]]:
     """Parameter groups for a PyTorch optimizer, with learning rates and weight decay; without frozen parameters.
+
+    Settings are those of the fine-tuning, the paper's where nothing else is said: ``parameter_groups(model, lr=1e-3)``.
 
     The gating parameters λ have a learning rate of their own (0.1 in the paper, §3); strengths and centres, W_qry and
     W_key, W_val and W_out have the common one unless configured otherwise. A filter is the product of the last two,
@@ -47,10 +49,7 @@ def parameter_groups(model: nn.Module, config: FinetuneConfig) -> list[dict[str,
     divides them: biases and normalisation do not decay.
     """
     model = unwrapped(model)
-    if not isinstance(config, FinetuneConfig):
-        raise RequestError(
-            f"config: expected a FinetuneConfig, found {named(config)}; make one by tcnn.finetune_config"
-        )
+    config = build(FinetuneConfig, options, config)
     rates = {
         "gating_param": config.gating_lr, "query": config.attention_lr, "key": config.attention_lr,
         "value": config.value_lr, "proj": config.output_lr, **dict.fromkeys(kinds.PARAMETERS, config.position_lr),
