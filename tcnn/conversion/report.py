@@ -71,6 +71,16 @@ class ConversionReport(Record):
     parameters_before: int
     parameters_after: int
 
+    def __str__(self) -> str:
+        """What became attention, a line each; then what was left alone, and the parameters."""
+        lines = [f"{self.base_model}: {self.stage if self.config.target else f'stage {self.stage}'}"]
+        for layer in self.layers:
+            kernel = "×".join(map(str, layer.kernel_size))
+            width = f"{layer.heads} heads of width {layer.head_dim}"
+            lines.append(f"{layer.name}: {layer.source} {kernel}, {layer.in_channels} → {layer.out_channels}, {width}")
+        lines += [f"left alone: {skipped.name}: {skipped.reason}" for skipped in self.skipped]
+        return "\n".join([*lines, f"parameters: {self.parameters_before:,} → {self.parameters_after:,}"])
+
     @property
     def folded(self) -> bool:
         """Whether some layer is part convolution and part attention: it was folded, and not to the end."""

@@ -1,5 +1,7 @@
 """Verification report: equivalence errors, tolerances and verdict, for the terminal, the API and the file."""
 
+from collections.abc import Iterator
+
 from pydantic import Field
 
 from tcnn.config.base import ErrorStats, Record
@@ -81,6 +83,37 @@ class VerificationReport(Record):
         own = self.temperatures.values()
         return _range(min(own), max(own)) if own else "unknown"
 
+    def __str__(self) -> str:
+        """What was compared and how far it lies apart, in a few lines: those of `tcnn verify`."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        """The equivalence by dtype, then the drift; a comparison that could not have failed is marked."""
+        for result in self.passes:
+            yield (
+                f"{_verdict(result.passed)} in {result.dtype}: relative error {result.logits.relative:.1e}, "
+                f"largest {result.logits.max_abs:.1e}, "
+                f"top-1 agreement {result.top1_agreement:.0%} (τ = {self.temperature:.4g}, {self.images})"
+            )
+            if result.note:
+                yield f"  {result.note}"
+        if self.as_run is not None:
+            yield (
+                f"{_verdict(self.as_run.passed)} as it is run in {self.as_run.dtype}: relative error "
+                f"{self.as_run.logits.relative:.1e} from the attention (τ = {self.range}, {self.as_run.backend})"
+            )
+            if self.as_run.note:
+                yield f"  {self.as_run.note}"
+        for drift in filter(None, (self.drift, self.written)):
+            yield f"drift at τ = {drift.range}: {drift.logits.relative:.1%} of the logits' norm"
+        if self.drift.logits.max_abs == 0:
+            yield "  the converted layers do not reach the logits: their weights, or a scale behind them, are zero"
+        elif self.drift.logits.worst <= self.passes[0].tolerance:
+            yield (
+                "  the converted layers hardly reach the logits, which are within the tolerance even at τ = 1: a scale "
+                "behind them is nearly zero, and only what is compared layer by layer tells of errors"
+            )
+
     def failure(self) -> str | None:
         """One line that names the largest error out of tolerance, or None when everything passed."""
         for result in self.passes:
@@ -95,6 +128,10 @@ class VerificationReport(Record):
                 f"{self.as_run.dtype}, expected at most {self.as_run.tolerance:.0e}{_worst(self.as_run)}"
             )
         return None
+
+
+def _verdict(passed: bool) -> str:
+    return "equal" if passed else "NOT EQUAL"
 
 
 def _range(lowest: float, highest: float) -> str:

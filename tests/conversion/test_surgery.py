@@ -273,3 +273,17 @@ def test_a_name_is_no_module() -> None:
         tcnn.convert("resnet18")  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="found a value of type OrderedDict; build it first"):  # not all its numbers
         tcnn.convert(PlainNet().state_dict())  # type: ignore[arg-type]
+
+
+def test_reports_are_printed_in_lines_that_a_person_reads() -> None:
+    """`print(report)` was one line of a thousand characters and more."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.Conv2d(4, 6, 3, padding=1))
+    model, report = tcnn.convert(net, input_size=(16, 16))
+    assert str(report).splitlines() == [
+        "Sequential: stage 8×8 pixels",
+        "1: Conv2d 3×3, 4 → 6, 9 heads of width 8",
+        f"parameters: {report.parameters_before:,} → {report.parameters_after:,}",
+    ]
+    first, second, run, drift = str(tcnn.verify(net, model)).splitlines()
+    assert first.startswith("equal in float32: relative error ") and second.startswith("equal in float64: ")
+    assert run.startswith("equal as it is run in float32: ") and drift.startswith("drift at τ = 1: ")

@@ -10,7 +10,6 @@ from tcnn.cli.output import console
 from tcnn.processes import loading
 
 if TYPE_CHECKING:
-    from tcnn.verification.report import VerificationReport
     from tcnn.workflows.pipeline import ConversionResult
 
 
@@ -176,42 +175,8 @@ def show(result: "ConversionResult") -> None:
     for note in result.notes:
         out.print(f"note: {note}", markup=False)
     if result.verification is not None:
-        show_verdict(result.verification, out)
+        out.print(str(result.verification), markup=False)
     if result.output is not None:
         out.print(
             f"wrote {result.output} ({console.scale(result.bytes or 0)}B) in {result.seconds:.1f} s", markup=False
-        )
-
-
-def show_verdict(report: "VerificationReport", out: object) -> None:
-    """Print the equivalence per dtype, then the drift; a comparison that could not have failed is marked."""
-    from rich.console import Console
-
-    assert isinstance(out, Console)  # noqa: S101
-    for result in report.passes:
-        verdict = "equal" if result.passed else "NOT EQUAL"
-        out.print(
-            f"{verdict} in {result.dtype}: relative error {result.logits.relative:.1e}, "
-            f"largest {result.logits.max_abs:.1e}, "
-            f"top-1 agreement {result.top1_agreement:.0%} (τ = {report.temperature:.4g}, {report.images})"
-        )
-        if result.note:
-            out.print(f"  {result.note}")
-    if report.as_run is not None:
-        verdict = "equal" if report.as_run.passed else "NOT EQUAL"
-        out.print(
-            f"{verdict} as it is run in {report.as_run.dtype}: relative error {report.as_run.logits.relative:.1e} "
-            f"from the attention (τ = {report.range}, {report.as_run.backend})"
-        )
-        if report.as_run.note:
-            out.print(f"  {report.as_run.note}")
-    for drift in filter(None, (report.drift, report.written)):
-        out.print(f"drift at τ = {drift.range}: {drift.logits.relative:.1%} of the logits' norm")
-    if report.drift.logits.max_abs == 0:
-        out.print("  the converted layers do not reach the logits: their weights, or a scale behind them, are zero")
-    elif report.drift.logits.worst <= report.passes[0].tolerance:
-        out.print(
-            "  the converted layers hardly reach the logits, which are within the tolerance even at τ = 1: a scale "
-            "behind them is nearly zero, and only what is compared layer by layer tells of errors",
-            soft_wrap=True,
         )

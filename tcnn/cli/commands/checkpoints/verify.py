@@ -60,8 +60,6 @@ def command(
 
         require_plots()
         check_file(explain, force)
-    from tcnn.cli.commands.checkpoints.convert import show_verdict
-
     with loading():
         from tcnn.workflows.recheck import compare, explained, is_plain, open_pair, open_two
 
@@ -80,7 +78,7 @@ def command(
     if as_json:
         console.print_json(report or found)  # type: ignore[arg-type]
     elif report is not None:
-        show_verdict(report, console.stdout())
+        console.stdout().print(str(report), markup=False)
     elif found is not None:
         console.stdout().print(f"{found.verdict}\n{found.advice}", markup=False)
     if explain is not None and not as_json:
