@@ -52,8 +52,9 @@ def typed(*own: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 def _refused(name: str, value: Any, kind: Any) -> RequestError:
     """What is said of a value; of a list, of the first in it that is of another kind."""
-    if get_origin(kind) in SEVERAL and isinstance(value, list | tuple):
-        inner = get_args(kind)[0]
+    lists = [one for one in (get_args(kind) if get_origin(kind) in UNIONS else [kind]) if get_origin(one) in SEVERAL]
+    if lists and isinstance(value, list | tuple):
+        inner = get_args(lists[0])[0]
         name, value, kind = next((f"{name}[{i}]", one, inner) for i, one in enumerate(value) if not fits(one, inner))
     return RequestError(f"{name}: expected {told(kind)}, found {shorten(repr(value), 80)}")
 

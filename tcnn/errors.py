@@ -27,9 +27,12 @@ import textwrap
 
 
 class TcnnError(Exception):
-    """Base class. `exit_code` is what the command line returns."""
+    """Base class. `exit_code` is what the command line returns. What is quoted in a message may have many lines."""
 
     exit_code = 1
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(" ".join(one.split()) if isinstance(one, str) and "\n" in one else one for one in args))
 
 
 class RequestError(TcnnError):

@@ -36,6 +36,8 @@ def path_of(given: object, what: str) -> Path:
         raise RequestError(
             f"{what}: expected a path (str or pathlib.Path), found a value of type {type(given).__name__}"
         )
+    if "\0" in str(given):
+        raise RequestError(f"{what}: expected a path, found {str(given)!a}, whose NUL no file system has in a name")
     return Path(given)
 
 

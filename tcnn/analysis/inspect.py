@@ -18,6 +18,7 @@ from tcnn.analysis.recorded import RecordedLayer
 from tcnn.analysis.records import Head, Inspection, Layer, LayerMaps, Measure, NonLocality, Picture
 from tcnn.arguments import typed
 from tcnn.checkpoints.opening import open_model
+from tcnn.config.base import sides_of
 from tcnn.errors import RequestError
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms import positions
@@ -66,7 +67,9 @@ def inspect(
         raise RequestError(f"expected at least 1 image and 0 shown, found limit {limit} and shown {shown}")
     if not all(0 <= share <= 1 for share in query):
         raise RequestError(f"query: expected shares (y, x) of the image between 0 and 1, found {query}")
-    sides = (size, size) if isinstance(size, int) else size
+    sides = None if size is None else sides_of(size)
+    if sides is not None and isinstance(images, Tensor) and images.shape[-2:] != sides:
+        raise RequestError("size: the images are a tensor, of a size of their own; leave one of the two out")
     name, opened = _opened(model, place)
     pictures = pictures_of(opened, images, limit, sides)
     encoded, layers = _layers(opened, pictures, sides)

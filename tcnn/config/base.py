@@ -2,12 +2,12 @@
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from tcnn.errors import RequestError, named
+from tcnn.errors import RequestError, named, shorten
 
 MOST_PIXELS = 2**16
 """Side of the largest image that may be asked for; PyTorch and PIL end with an OverflowError far above."""
@@ -19,6 +19,14 @@ NEVER = 10**9
 Side = Annotated[int, Field(ge=1, le=MOST_PIXELS)]
 Size = tuple[Side, Side]
 """(height, width) in pixels."""
+
+
+def sides_of(size: int | Size) -> Size:
+    """(height, width) of a size as it is given, a side or both, NumPy's numbers too; raises `RequestError`."""
+    height, width = size if isinstance(size, Sequence) else (size, size)
+    if not 1 <= min(height, width) <= max(height, width) <= MOST_PIXELS:
+        raise RequestError(f"size: expected 1 to {MOST_PIXELS} pixels each way, found {height}×{width}")
+    return int(height), int(width)
 
 
 def _in_float32(temperature: float) -> float:
@@ -72,7 +80,7 @@ def build(kind: type[ConfigT], values: Mapping[str, object], over: ConfigT | Non
         if first["type"] == "extra_forbidden":
             message = unknown_key(kind, first["loc"])
         elif field:
-            message = f"{field}: {message.lower()}, got {first.get('input')!r}"
+            message = f"{field}: {message.lower()}, got {shorten(repr(first.get('input')), 80)}"
         raise RequestError(message) from error  # without a field several disagree, and the message names them
 
 

@@ -68,9 +68,9 @@ def without_stride(model: nn.Module, config: ConversionConfig | None = None, **o
     `config` and keywords are those of the conversion, with ``stride="remove"`` (the default here) or ``"dilate"``;
     raises what `convert` raises.
     """
-    if options.get("stride") == "keep":
+    if isinstance(options.get("stride"), str) and options["stride"] == "keep":
         raise RequestError("stride: without_stride removes it, got 'keep'; leave the keyword out, or give 'dilate'")
-    way = "dilate" if config is not None and config.stride == "dilate" else "remove"
+    way = "dilate" if getattr(config, "stride", None) == "dilate" else "remove"
     config = build(ConversionConfig, {"stride": way, **options}, config)
     model = unwrapped(model)
     return apply(model, replace(plan_conversion(model, config), replacements=()))

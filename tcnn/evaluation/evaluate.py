@@ -6,6 +6,7 @@ ImageNet-C (Hendrycks & Dietterich 2019).
 """
 
 import math
+import operator
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -20,8 +21,8 @@ from timm.data import create_transform
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tcnn.arguments import typed
-from tcnn.config.base import MOST_PIXELS
+from tcnn.arguments import at_least, typed
+from tcnn.config.base import sides_of
 from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import Batch, EvaluationLoader
 from tcnn.data.transforms import Transform, middle_of_strip
@@ -106,9 +107,12 @@ def evaluate(
         raise RequestError(f"amp: expected {', '.join(get_args(Amp))}, found {amp!r}")
     if not isinstance(data, ImageSet):
         raise RequestError(
-            f"data: expected an opened data set, found {data!r}; open it by "
+            f"data: expected an opened data set, found {shorten(repr(data), 60)}; open it by "
             'tcnn.data.image_set.open_dataset("photos/", "val", class_names=…)'
         )
+    at_least(1, world=world)
+    if not 0 <= rank < world:
+        raise RequestError(f"rank: expected 0 to {world - 1}, of {world} processes, found {rank}")
     if world > 1 and not (dist.is_available() and dist.is_initialized()):
         raise RequestError(f"evaluate: {world} processes need torch.distributed.init_process_group first")
     if isinstance(model, DistributedDataParallel):
@@ -144,10 +148,7 @@ def transform_for(
     """
     settings = input_settings(model)
     if size is not None:
-        height, width = (size, size) if isinstance(size, int) else size
-        if not 1 <= min(height, width) <= max(height, width) <= MOST_PIXELS:
-            raise RequestError(f"size: expected 1 to {MOST_PIXELS} pixels each way, found {height}×{width}")
-        settings["input_size"] = (settings["input_size"][0], height, width)
+        settings["input_size"] = (settings["input_size"][0], *sides_of(size))
     if crop_pct is not None:
         if not 0 < crop_pct <= 1:
             raise RequestError(f"crop_pct: expected a share above 0 and up to 1, found {crop_pct}")
@@ -175,7 +176,7 @@ def _count(
 ) -> _ProcessResult:
     """Evaluate this process's images. The device is not synchronised before the last batch."""
     started = time.perf_counter()
-    columns = None if class_subset is None else torch.tensor(list(class_subset), device=device)
+    columns = None if class_subset is None else _indices(class_subset, device)
     dtype = weights_dtype(model)
     autocast: AbstractContextManager[None] = (
         nullcontext() if amp == "float32" else torch.autocast(device.type, getattr(torch, amp))
@@ -209,6 +210,14 @@ def _count(
         counts[0], counts[1].astype(bool), counts[2].astype(bool), counts[3], losses_, unreadable,
         time.perf_counter() - started,
     )  # fmt: skip
+
+
+def _indices(class_subset: Sequence[int], device: torch.device) -> Tensor:
+    try:
+        return torch.tensor([operator.index(one) for one in class_subset], device=device)
+    except (TypeError, RuntimeError) as error:
+        found = shorten(repr(class_subset), 60)
+        raise RequestError(f"class_subset: expected whole numbers, the model's outputs, found {found}") from error
 
 
 def _outputs(model: nn.Module, images: Tensor) -> Any:

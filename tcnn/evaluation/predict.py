@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tcnn.arguments import typed
 from tcnn.checkpoints.files import label_names
+from tcnn.config.base import sides_of
 from tcnn.data.decode import decode, mode_of, reason
 from tcnn.data.sources.folder import open_at_once, walk
 from tcnn.data.sources.names import is_image, sort_key
@@ -104,7 +105,7 @@ def predict(
     model = unwrapped(model, only_run=True)
     refuse_without_values(model, "predict")
     if size is not None:
-        check_size(model, (size, size) if isinstance(size, int) else size)
+        check_size(model, sides_of(size))
     place = usable_device(device) if device is not None else place_of(model)
     transform, mode = transform_for(model, size, crop_pct), mode_of(input_shape(model)[0])
     found: list[Prediction] = []

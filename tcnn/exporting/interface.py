@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from tcnn.config.base import MOST_PIXELS, ErrorStats, Record
-from tcnn.errors import EnvironmentFailure, RequestError
+from tcnn.config.base import MOST, MOST_PIXELS, ErrorStats, Record
+from tcnn.errors import EnvironmentFailure, RequestError, shorten
 
 Format = Literal["onnx", "torch"]
 Axis = Literal["batch", "height", "width"]
@@ -74,6 +74,8 @@ class ExplorerReport(Record):
 
 def format_of(path: Path, wanted: str | None = None) -> Format:
     """The format of the file: as requested, or by its suffix."""
+    if wanted is not None and not isinstance(wanted, str):
+        raise RequestError(f"--format: expected onnx or torch, found {shorten(repr(wanted), 60)}")
     if wanted is not None:
         for suffix, known in SUFFIXES.items():
             if wanted == known and SUFFIXES.get(path.suffix.lower(), known) != known:
@@ -91,6 +93,9 @@ def format_of(path: Path, wanted: str | None = None) -> Format:
 
 def parse_axes(names: Collection[str]) -> tuple[Axis, ...]:
     """Parse axis names; returns them in the order of the input."""
+    if isinstance(names, str) or not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
+        found = shorten(repr(names), 60)
+        raise RequestError(f"dynamic axes: expected a list of {', '.join(AXES)}, or of some of them, found {found}")
     unknown = [name for name in names if name not in AXES]
     if unknown:
         raise RequestError(f"dynamic axes: expected some of {', '.join(AXES)}, found {unknown[0]!r}")
@@ -107,8 +112,8 @@ def check_options(size: tuple[int, int] | None, batch: int, tolerance: float) ->
     """Raise `RequestError` for an invalid size, batch or tolerance."""
     if size is not None and not 1 <= min(size) <= max(size) <= MOST_PIXELS:
         raise RequestError(f"size: expected 1 to {MOST_PIXELS} pixels each way, found {size[0]}×{size[1]}")
-    if batch < 1:
-        raise RequestError(f"batch: expected one image or more, found {batch}")
+    if not 1 <= batch <= MOST:
+        raise RequestError(f"batch: expected one image or more, at most {MOST}, found {batch}")
     if not 0 < tolerance < float("inf"):
         raise RequestError(f"tolerance: expected a relative error above 0, such as 1e-5, found {tolerance}")
 

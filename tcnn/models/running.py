@@ -81,6 +81,8 @@ def place_of(model: nn.Module) -> torch.device:
 
 def usable_device(name: torch.device | str) -> torch.device:
     """The device of this name (`auto` is a GPU if there is one); raises `EnvironmentFailure` if it is not available."""
+    if not isinstance(name, str | torch.device):
+        raise EnvironmentFailure(f"--device {shorten(repr(name), 60)}: not usable here (no name of a device); use cpu")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

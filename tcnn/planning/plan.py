@@ -34,6 +34,7 @@ from tcnn.training.updates.step import MixedPrecision
 
 SECONDS = 20.0
 """Seconds of real steps, shared by the phases of the run."""
+MOST_SECONDS = 86_400
 
 MAPS_NOTE = (
     "memory: computed, not measured, as of attention in chunks; in 16 bits a GPU may keep whole maps, which can take "
@@ -96,8 +97,8 @@ def plan(
     """
     config = build(FinetuneConfig, options, config)
     model = model if isinstance(model, str | Path) else unwrapped(model)
-    if seconds < 0:
-        raise RequestError(f"seconds: expected 0 or more, found {seconds:g}")
+    if not 0 <= seconds <= MOST_SECONDS:
+        raise RequestError(f"seconds: expected 0 or more, at most {MOST_SECONDS}, found {seconds:g}")
     if target is not None and seconds:
         raise RequestError("seconds: steps are taken on this machine; a plan for another one needs seconds=0")
     if baseline:

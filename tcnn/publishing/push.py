@@ -21,7 +21,7 @@ from tcnn.config.base import Record
 from tcnn.conversion.report import refuse_folded
 from tcnn.errors import DownloadError, NoAttentionError, RequestError, one_line
 from tcnn.exporting.export import export
-from tcnn.files import scratch_directory
+from tcnn.files import path_of, scratch_directory
 from tcnn.hugging_face import is_hub_error
 from tcnn.models.checks import unwrapped
 from tcnn.publishing import accuracy
@@ -107,7 +107,7 @@ def push_to_hub(
     _check(repository, license)
     if images is not None and not pictures:
         raise RequestError("images: attention maps are pictures; give images, or no pictures")
-    rows = accuracy.of_files([Path(file) for file in evaluations])
+    rows = accuracy.of_files([path_of(file, "evaluations") for file in evaluations])
     model, verification, sections = _opened(source)
     record = getattr(model, "conversion_report", None)
     if record is not None:

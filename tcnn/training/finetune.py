@@ -135,6 +135,7 @@ def finetune(
         model = cnn_of(model)
     elif not isinstance(model, Path):
         model = unwrapped(model)
+    weights = None if weights is None else path_of(weights, "weights")
     data, val = data_set(data), None if val is None else data_set(val, "val")
     sources = Sources(model, data, val, pretrained, weights, names or {})
     directory = _Directory(RunDirectory(path_of(out, "out")), resume, force, allow_changes)

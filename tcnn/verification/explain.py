@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.config.base import ErrorStats
-from tcnn.errors import RequestError
+from tcnn.errors import RequestError, shorten
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
@@ -137,7 +137,8 @@ def _checked(tolerances: object) -> dict[torch.dtype, float]:
     ):
         return dict(tolerances)
     raise RequestError(
-        f"tolerances: expected relative errors above 0 by dtype, such as {{torch.float32: 1e-5}}, found {tolerances!r}"
+        f"tolerances: expected relative errors above 0 by dtype, such as {{torch.float32: 1e-5}}, found "
+        f"{shorten(repr(tolerances), 60)}"
     )
 
 

@@ -13,8 +13,8 @@ from timm.models.convmixer import ConvMixer
 from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
 
-from tcnn.arguments import typed
-from tcnn.errors import RequestError, one_line
+from tcnn.arguments import fits, typed
+from tcnn.errors import RequestError, one_line, shorten
 from tcnn.files import check_output, replacing
 from tcnn.layers.initialise import mimetic
 from tcnn.models.checks import refuse_other_images, unwrapped
@@ -73,21 +73,23 @@ def initialise(
     Raises: `RequestError` for a model without positional embedding or with another attention, impossible settings, and
         settings that have no effect on this model.
     """
-    if initialisation not in get_args(Initialisation):
-        raise RequestError(f"init: expected {', '.join(get_args(Initialisation))}, found {initialisation!r}")
+    if not fits(initialisation, Initialisation):
+        found = shorten(repr(initialisation), 60)
+        raise RequestError(f"init: expected {', '.join(get_args(Initialisation))}, found {found}")
     if window is not None and (window < 1 or window % 2 == 0):
         raise RequestError(f"window: expected an odd number of patches, for example 3, found {window}")
     if peak is not None and not 0 < peak < 1:
         raise RequestError(f"peak: expected an attention weight between 0 and 1, found {peak:g}")
-    if positions not in (None, *get_args(Positions)):
-        raise RequestError(f"positions: expected {' or '.join(get_args(Positions))}, found {positions!r}")
+    if positions is not None and not fits(positions, Positions):
+        found = shorten(repr(positions), 60)
+        raise RequestError(f"positions: expected {' or '.join(get_args(Positions))}, found {found}")
     model = unwrapped(model)
     if images is not None:
         refuse_other_images(images)
     _check_seed(seed)
     _refuse_unused(model, initialisation, positions, images=images, window=window, peak=peak, locality=locality)
     notes = unseen_pixels(model)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(int(seed))
     if isinstance(model, ConVit):
         report = initialise_convit(model, initialisation, 1.0 if locality is None else locality, seed, generator)
     elif isinstance(model, ConvMixer):

@@ -176,10 +176,18 @@ def test_wrong_requests(tcnn: Run, checkpoint: str, local_source: str, tmp_path:
         (("report", "empty"), "found nothing of it"),
     ):
         assert message in tcnn(*arguments).error(2), arguments
-    # More than a process can address, so that no machine begins to fill its memory.
-    message = tcnn("inspect", checkpoint, "--size", 10_000_000).error(4)
-    assert message.startswith("out of memory (") and message.endswith("; choose smaller images, or fewer at a time")
+    message = tcnn("inspect", checkpoint, "--size", 10_000_000).error(2)
+    assert message == "size: expected 1 to 65536 pixels each way, found 10000000×10000000"
     assert "not usable here" in tcnn("inspect", checkpoint, "--device", "cuda:77").error(4)
+
+
+def test_memory_that_is_not_there(tcnn: Run, checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object, **options: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 400 bytes")
+
+    monkeypatch.setattr("tcnn.analysis.inspect.encode", full)
+    message = tcnn("inspect", checkpoint).error(4)
+    assert message.startswith("out of memory (") and message.endswith("; choose smaller images, or fewer at a time")
 
 
 def test_a_wrong_request_leaves_no_directory_behind(tcnn: Run, checkpoint: str, tmp_path: Path) -> None:

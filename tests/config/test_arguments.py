@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import timm
 import torch
+from data_pictures import draw_classes
 from PIL import Image
 from torch import nn
 
 import tcnn
 from tcnn.config import ConversionConfig, FinetuneConfig, VerificationConfig, build
 from tcnn.config.evaluation import EvaluationConfig
-from tcnn.data.image_set import open_dataset
+from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.errors import NoAttentionError, RequestError, TcnnError
 from tcnn.training.recipe.optim import parameter_groups
 from tcnn.vit.initialise import initialise_file
@@ -60,6 +61,10 @@ def test_what_is_neither_true_nor_false(wrong: object, source: nn.Module) -> Non
 @pytest.fixture(scope="module")
 def model(source: nn.Module) -> nn.Module:
     return tcnn.convert(source).model
+
+
+def photos(root: Path) -> ImageSet:
+    return open_dataset(str(draw_classes(root, ["a", "b", "c"], 1)), "val")
 
 
 CALLS: dict[str, Callable[[Any, Any, Path], object]] = {
@@ -123,6 +128,39 @@ CALLS: dict[str, Callable[[Any, Any, Path], object]] = {
     ),
     "position_temperature: expected a number above 0, got tensor([1., 1.])": (
         lambda s, m, at: tcnn.GPSA2d(4, 8, 3).set_temperatures(1.0, torch.ones(2))
+    ),
+    "size: expected 1 to 65536 pixels each way, found -1×-1": lambda s, m, at: tcnn.inspect(m, size=-1),
+    "size: the images are a tensor, of a size of their own": (
+        lambda s, m, at: tcnn.inspect(m, torch.zeros(1, 3, 32, 32), size=64)
+    ),
+    "stride: input should be 'keep', 'remove' or 'dilate', got tensor([[0., 0.]": (
+        lambda s, m, at: tcnn.convert(s, stride=torch.zeros(2, 2))
+    ),
+    "config: expected a ConversionConfig, got a dict": lambda s, m, at: tcnn.without_stride(s, {"stride": "keep"}),
+    "--device 3: not usable here (no name of a device)": lambda s, m, at: tcnn.load(at, device=3),
+    "class_subset[0]: expected a whole number, found 0.5": (
+        lambda s, m, at: tcnn.evaluate(s, photos(at.parent / "photos"), class_subset=[0.5, 1])
+    ),
+    "class_subset: expected whole numbers, the model's outputs, found tensor([[0.]])": (
+        lambda s, m, at: tcnn.evaluate(s, photos(at.parent / "photos"), class_subset=torch.zeros(1, 1))
+    ),
+    "world: expected 1 or more, found 0": (
+        lambda s, m, at: tcnn.evaluate(s, photos(at.parent / "photos"), world=0)
+    ),
+    "dynamic axes: expected a list of batch, height, width, or of some of them, found 'batch'": (
+        lambda s, m, at: tcnn.export(m, at / "m.pt2", dynamic="batch")
+    ),
+    "batch: expected one image or more, at most 1000000, found 1000000000": (
+        lambda s, m, at: tcnn.export(m, at / "m.pt2", batch=10**9)
+    ),
+    "path: expected a path, found 'a\\x00b', whose NUL no file system has": (
+        lambda s, m, at: tcnn.save(m, "a\0b")
+    ),
+    "weights: expected a path (str or pathlib.Path), found a value of type int": (
+        lambda s, m, at: tcnn.finetune("test_resnet", at, weights=3)
+    ),
+    "seconds: expected 0 or more, at most 86400, found inf": (
+        lambda s, m, at: tcnn.plan("test_resnet", at, seconds=float("inf"))
     ),
     "against[1]: expected a module, text or a path, found None": lambda s, m, at: tcnn.inspect(m, against=[m, None]),
     "content_heads: expected 0 or more, found -1": lambda s, m, at: tcnn.GPSA2d(4, 8, 3, content_heads=-1),
@@ -211,3 +249,13 @@ def test_an_input_that_is_no_tensor(exposed: bool) -> None:
         for wrong in (None, np.zeros((1, 3, 8, 8), np.float32), [1.0], "x"):
             with pytest.raises(RequestError, match=r"^GPSA2d: expected a tensor of shape \(B, C, H, W\), got "):
                 call(wrong)
+
+
+def test_a_message_is_one_line_whatever_it_quotes() -> None:
+    assert str(RequestError("expected one line, found 'a\n  b'")) == "expected one line, found 'a b'"
+
+
+def test_numpys_numbers_are_sizes_and_seeds(model: nn.Module, tmp_path: Path) -> None:
+    Image.new("RGB", (32, 32)).save(tmp_path / "a.png")
+    assert len(tcnn.predict(model, tmp_path, size=np.int64(32))) == 1
+    tcnn.initialise(timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1), seed=np.int64(3))

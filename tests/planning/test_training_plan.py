@@ -88,7 +88,7 @@ class TestPlan:
         assert problem.startswith("disk: the run takes 0.00 GB")
 
     def test_less_than_no_time_is_refused(self, photos: Path) -> None:
-        with pytest.raises(tcnn.TcnnError, match="seconds: expected 0 or more, found -1"):
+        with pytest.raises(tcnn.TcnnError, match="seconds: expected 0 or more, at most 86400, found -1"):
             plan(TwoConvs(), str(photos), config=tiny(), seconds=-1)
 
     @pytest.mark.slow

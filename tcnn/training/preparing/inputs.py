@@ -9,7 +9,7 @@ from tcnn.config import FinetuneConfig
 from tcnn.config.finetune import DEFAULT_SPLIT
 from tcnn.data.image_set import ImageSet, class_balanced, open_dataset, split_off, training_transform
 from tcnn.data.loader import TrainingLoader
-from tcnn.errors import RequestError
+from tcnn.errors import RequestError, shorten
 from tcnn.models.trace import input_settings
 from tcnn.training.distributed import Processes
 from tcnn.training.preparing.prepare import Start
@@ -24,7 +24,7 @@ def data_set(data: str | Path | ImageSet, what: str = "data") -> str | ImageSet:
     if isinstance(data, PathLike):
         return fspath(data)
     if not isinstance(data, str | ImageSet):
-        raise RequestError(f"{what}: expected the name of a data set or an opened one, found {data!r}")
+        raise RequestError(f"{what}: expected the name of a data set or an opened one, found {shorten(repr(data), 80)}")
     return data
 
 

@@ -107,7 +107,7 @@ class StopRequest:
         self._asked = asked
 
     def __bool__(self) -> bool:
-        return self.number is not None or self._asked()
+        return self.number is not None or bool(self._asked())
 
     def stopped(self, message: str) -> Stopped:
         """The `Stopped` error to raise once everything is saved."""
