@@ -177,6 +177,22 @@ def test_a_resumed_run_tells_the_temperatures_of_its_last_update(done: int, tmp_
     assert done < 3 or resumed.temperatures == (0.7, 0.4)
 
 
+def test_what_is_matched_comes_back(tmp_path: Path) -> None:
+    """The convolutions of the start, not those that the layers have become."""
+    own = learner(matching=1.0)
+    assert own.matching is not None
+    learn(own, 1)
+    kept = {name: tensor.clone() for name, tensor in own.matching.state.items()}
+    path = save_point(tmp_path, Position(updates=1), own.model, own.optimizer, None, {}, 1, own.matching.state)
+    model = copy.deepcopy(own.model)
+    with torch.no_grad():
+        model.get_submodule(LAYER).proj.mul_(2)
+    again = learner(model, matching=1.0)
+    again.restore(read_point(path))
+    assert again.matching is not None and again.matching.state.keys() == kept.keys() != set()
+    assert all(torch.equal(again.matching.state[name], tensor) for name, tensor in kept.items())
+
+
 def test_annealed_on_the_way(tmp_path: Path) -> None:
     """A whole run: λ stands still for the first epoch, in the average as well."""
     data = colours(tmp_path / "data")
