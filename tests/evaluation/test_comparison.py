@@ -98,6 +98,8 @@ def test_is_what_evaluate_says(checkpoint: str, pictures: str) -> None:
     seen: list[tuple[int, int, str]] = []
     (row,) = compare([checkpoint], pictures, config, lambda *state: seen.append(state)).rows
     assert sorted({state[0] for state in seen}) == [0, 15, 30] and {state[1] for state in seen} == {30}
+    told = [f"loading {checkpoint}", "t.safetensors at 40×40", "t.safetensors at 40×40 snow 3"]
+    assert list(dict.fromkeys(what for *_, what in seen)) == told
     expected = evaluate(model, data, size=40)
     assert row.clean
     assert row.clean.model_dump(exclude={"images_per_second"}) == expected.model_dump(exclude={"images_per_second"})

@@ -122,6 +122,10 @@ def test_float16_leaves_a_step_out_whose_gradient_overflows() -> None:
     assert precision.scaler.get_scale() == 2.0**15, "half of where it began"
 
 
+def test_the_loss_of_a_step_is_a_mean() -> None:
+    assert [StepLoss(3.0, images).loss for images in (1, 2, 0)] == [3.0, 1.5, 3.0]
+
+
 def test_channels_last_is_placed() -> None:
     images, _ = MixedPrecision(tiny(channels_last=True), CPU).to_device(*batch())
     assert images.is_contiguous(memory_format=torch.channels_last)
