@@ -30,6 +30,7 @@ from tcnn.checkpoints.files import (
     refuse_in_files,
     unfinished,
 )
+from tcnn.config.conversion import OF_TRAINING
 from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import rebuild
 from tcnn.conversion.ties import still_tied
@@ -286,7 +287,7 @@ def _model_args(model: nn.Module, report: ConversionReport) -> dict[str, object]
     """Arguments that build the *source* architecture as it is now (for example with a replaced classifier)."""
     if not getattr(model, "pretrained_cfg", None):
         return report.model_args
-    ours = {*type(report.config).model_fields, "anneal_steps"}
+    ours = {*type(report.config).model_fields, *OF_TRAINING}
     args = {k: v for k, v in get_model_args(model).items() if k not in ours}
     try:
         json.dumps(args)

@@ -9,6 +9,7 @@ from torch import nn
 
 from tcnn.checkpoints.checkpoint import Checkpoint, assemble, contents, existing, of_contents, read
 from tcnn.checkpoints.files import is_ours, refuse_in_files
+from tcnn.config.conversion import OF_TRAINING
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import CheckpointError, RequestError, shorten
 from tcnn.hugging_face import downloaded, repository_of
@@ -132,7 +133,7 @@ def architecture_of(path: Path) -> tuple[str, dict[str, Any]]:
 def _arguments(path: Path, found: weights_files.WeightsFile) -> dict[str, Any]:
     """What timm's train.py built a file's model with; raises `CheckpointError` for what no file may ask for."""
     args: dict[str, Any] = dict(found.arguments.get("model_kwargs") or {})
-    args.pop("anneal_steps", None)  # training is over
+    args = {name: value for name, value in args.items() if name not in OF_TRAINING}  # it is over
     if found.arguments.get("in_chans"):
         args["in_chans"] = found.arguments["in_chans"]
     refuse_in_files(path, args)

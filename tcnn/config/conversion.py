@@ -8,6 +8,8 @@ from tcnn.config.base import MOST, Frozen, Size, Temperature
 
 HARD_TEMPERATURE = 1 / 46
 """Temperature τ at which the layer equals the convolution: exp(−46) ≈ 1e-20 vanishes beside 1 in float64."""
+OF_TRAINING = ("anneal_steps", "anneal_end")
+"""Arguments of a T-CNN of timm's registry that no file keeps: with them it raises its own τ."""
 MOST_HEADS = 1024
 """Largest number of content heads of a layer, and largest shift with an embedding of its own."""
 CONTENT = r"(?:global|(window|pooled):([1-9][0-9]{0,5}))(,unpadded)?"

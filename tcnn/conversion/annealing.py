@@ -1,4 +1,4 @@
-"""The temperature schedule: τ rises from its value at conversion to 1, in tcnn's training or by a hook in any loop."""
+"""The temperature schedule of any training loop: a hook raises τ from its value at conversion to 1, or another end."""
 
 import math
 from typing import Any
@@ -6,46 +6,53 @@ from typing import Any
 import torch
 from torch import nn
 
-from tcnn.errors import RequestError
+from tcnn.errors import RequestError, shorten
 from tcnn.layers.base import TEMPERATURES, AttentionLayer
 from tcnn.models.checks import unwrapped
 
 
-def temperature(update: int, start: float, annealing: int) -> float:
-    """τ of the given update (from 0): log-linear from `start`, reached before the first, to 1 after `annealing` more.
+def temperature(update: int, start: float, annealing: int, end: float = 1.0) -> float:
+    """τ of the given update (from 0): log-linear from `start`, reached before the first, to `end` after `annealing`.
 
     Equal steps in log τ halve the sharpness of every softmax equally often, so no update sees a cliff.
     """
     done = min(1.0, (update + 1) / annealing) if annealing > 0 else 1.0
-    return start ** (1 - done)
+    return start ** (1 - done) * end**done
 
 
-def position(tau: float, start: float, annealing: int) -> int:
+def position(tau: float, start: float, annealing: int, end: float = 1.0) -> int:
     """The number of updates after which `temperature` has risen from `start` to τ: its inverse."""
-    return round(annealing * (1 - math.log(min(tau, 1.0)) / math.log(start)))
+    return round(annealing * math.log(min(tau, end) / start) / math.log(end / start))
 
 
-def anneal(model: nn.Module, steps: int) -> None:
-    """Have a converted model raise its own τ to 1, evenly in log τ, over so many training steps of any loop.
+def anneal(model: nn.Module, steps: int, end: float = 1.0) -> None:
+    """Have a converted model raise its own τ, evenly in log τ, over so many training steps of any loop.
 
     A step is a forward pass in training mode with gradients. How far it has come is read off τ itself, which is part of
     the state: a state dict has no more entries than without, and training resumes where it was. A second call takes the
-    place of the first. `timm.create_model("t_…", anneal_steps=N)` does the same.
+    place of the first. `timm.create_model("t_…", anneal_steps=N, anneal_end=τ)` does the same.
+
+    Args:
+        model: a T-CNN. steps: 1 or more.
+        end: τ of gates and positions after them. 1, the paper's, blurs every filter; at 0.25 a pretrained network keeps
+            what it knows, and its gates have gradients.
 
     Raises `RequestError` for anything but a number of steps from 1 on, a model that is no T-CNN, or one that starts at
-    τ = 1.
+    τ = `end` or above.
     """
     model = unwrapped(model)
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        raise RequestError(f"anneal_steps: expected a number of training steps, at least 1, got {steps!r}")
+        raise RequestError(f"anneal: expected a number of training steps, at least 1, got {steps!r}")
     report: Any = getattr(model, "conversion_report", None)
     if report is None:
         raise RequestError(f"anneal: {type(model).__name__} was not converted by tcnn; call tcnn.convert first")
     start: float = report.config.temperature
-    if start >= 1:
-        raise RequestError(f"anneal_steps: expected a temperature below 1 to start from, got temperature={start:g}")
+    if not (isinstance(end, int | float) and 0 < end < math.inf):
+        raise RequestError(f"anneal: expected an end above 0, got {shorten(repr(end), 60)}")
+    if start >= end:
+        raise RequestError(f"anneal: expected an end above the {start:.3g} at which the model starts, got {end:g}")
     release(model)
-    annealing = Annealing(start, steps)
+    annealing = Annealing(start, steps, end)
     model.register_forward_pre_hook(annealing)
     model.register_load_state_dict_post_hook(annealing.look_again)
 
@@ -62,12 +69,11 @@ class Annealing:
     """The forward pre-hook that sets τ of every layer before a training step; it counts on the CPU, without a sync.
 
     Args:
-        start: τ at conversion. steps: in how many steps it becomes 1.
+        start: τ at conversion. steps: in how many steps it becomes `end`.
     """
 
-    def __init__(self, start: float, steps: int) -> None:
-        self.start = start
-        self.steps = steps
+    def __init__(self, start: float, steps: int, end: float) -> None:
+        self.start, self.steps, self.end = start, steps, end
         self.done: int | None = None
         """Steps so far; None until τ was read."""
 
@@ -82,10 +88,10 @@ class Annealing:
         layers = [layer for layer in model.modules() if isinstance(layer, AttentionLayer)]
         taus = [getattr(layer, name) for layer in layers if layer.gating_param is not None for name in TEMPERATURES]
         if self.done is None:
-            self.done = position(float(taus[0]), self.start, self.steps) if taus else self.steps
+            self.done = position(float(taus[0]), self.start, self.steps, self.end) if taus else self.steps
         if self.done < self.steps:
             for tau in taus:
-                tau.fill_(temperature(self.done, self.start, self.steps))
+                tau.fill_(temperature(self.done, self.start, self.steps, self.end))
             self.done += 1
 
     def look_again(self, model: nn.Module, keys: Any) -> None:

@@ -20,7 +20,7 @@ from timm.models import DefaultCfg, load_pretrained, register_model
 from torch import nn
 
 from tcnn.config import ConversionConfig, build
-from tcnn.errors import NothingToConvertError, UnsupportedLayerError, WeightsError, shorten
+from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError, WeightsError, shorten
 from tcnn.networks import attentive
 from tcnn.zoo import catalogue
 from tcnn.zoo.catalogue import registered_name
@@ -68,6 +68,7 @@ def _create(
     cache_dir: str | None = None,
     pretrained_model_args: dict[str, Any] | None = None,
     anneal_steps: int | None = None,
+    anneal_end: float | None = None,
     **kwargs: Any,
 ) -> nn.Module:
     """Build timm's model and convert it; `kwargs` are its arguments and the fields of `ConversionConfig`."""
@@ -101,7 +102,9 @@ def _create(
                 cache_dir=cache_dir,
             )
     if anneal_steps is not None:
-        anneal(model, anneal_steps)
+        anneal(model, anneal_steps, 1.0 if anneal_end is None else anneal_end)
+    elif anneal_end is not None:
+        raise RequestError("anneal_end: has no effect without anneal_steps; give both")
     return model
 
 

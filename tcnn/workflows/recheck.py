@@ -12,6 +12,7 @@ from tcnn.checkpoints import checkpoint
 from tcnn.checkpoints.files import is_ours
 from tcnn.checkpoints.opening import check_exists, open_checkpoint, open_model, refuse_arguments
 from tcnn.config import ConversionConfig, VerificationConfig
+from tcnn.config.conversion import OF_TRAINING
 from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import without_stride
 from tcnn.data.decode import decode, mode_of, reason
@@ -28,7 +29,7 @@ from tcnn.verification.verify import verify
 from tcnn.workflows.pipeline import Progress, Source, open_source
 from tcnn.zoo.catalogue import is_converted, is_weights_file
 
-TCNNS = (*ConversionConfig.model_fields, "anneal_steps")
+TCNNS = (*ConversionConfig.model_fields, *OF_TRAINING)
 """Model arguments that a T-CNN has and its CNN has not."""
 
 

@@ -1,6 +1,7 @@
 """`anneal_steps`: a model that raises its own τ, in a training loop that knows nothing of it."""
 
 import copy
+import math
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -160,13 +161,18 @@ def test_export_and_whole_graphs_do_not_see_it(strict: bool) -> None:
 
 @pytest.mark.parametrize("value", [0, -3, 2.5, True, "many"])
 def test_a_wrong_number_of_steps_is_refused(value: object) -> None:
-    with pytest.raises(RequestError, match="anneal_steps: expected a number of training steps"):
+    with pytest.raises(RequestError, match="anneal: expected a number of training steps"):
         timm.create_model("t_test_resnet", anneal_steps=value)
 
 
 def test_nothing_to_anneal_is_said() -> None:
-    with pytest.raises(RequestError, match="anneal_steps: expected a temperature below 1"):
+    with pytest.raises(RequestError, match="anneal: expected an end above the 1 at which the model starts, got 1"):
         timm.create_model("t_test_resnet", anneal_steps=10, temperature=1.0)
+    with pytest.raises(RequestError, match="anneal_end: has no effect without anneal_steps"):
+        timm.create_model("t_test_resnet", anneal_end=0.5)
+    for end in (0, -1.0, float("nan"), float("inf"), "1"):
+        with pytest.raises(RequestError, match="anneal: expected an end above 0, got"):
+            timm.create_model("t_test_resnet", anneal_steps=10, anneal_end=end)
 
 
 class TestOfAnyModel:
@@ -180,6 +186,17 @@ class TestOfAnyModel:
         model = self.converted()
         tcnn.anneal(model, 4)
         assert steps(model, 6) == pytest.approx([formula(n, 4) for n in range(6)], rel=1e-6)
+
+    @pytest.mark.parametrize("end", [0.25, 1.0, 2])
+    def test_it_ends_where_it_is_told_and_goes_on_there(self, end: float) -> None:
+        model = self.converted()
+        tcnn.anneal(model, 5, end=end)
+        expected = [math.exp(math.log(1 / 46) + min(1, (n + 1) / 5) * math.log(46 * end)) for n in range(7)]
+        assert steps(model, 3) == pytest.approx(expected[:3], rel=1e-6)
+        again = self.converted()
+        tcnn.anneal(again, 5, end=end)
+        again.load_state_dict(model.state_dict())
+        assert steps(again, 4) == pytest.approx(expected[3:], rel=1e-6)
 
     def test_a_second_call_takes_the_place_of_the_first(self) -> None:
         model = self.converted()

@@ -112,6 +112,7 @@ _OTHER_OPTIONS = {"name": _WEIGHTS, "model_name": _WEIGHTS, "weights": _WEIGHTS,
 def source_arguments(given: Iterable[str] | None) -> dict[str, Any]:
     """Arguments of a CNN that is about to be converted; raises `RequestError` for a setting of the conversion."""
     from tcnn.config import ConversionConfig
+    from tcnn.config.conversion import OF_TRAINING
     from tcnn.errors import RequestError
 
     found = model_arguments(given)
@@ -119,7 +120,7 @@ def source_arguments(given: Iterable[str] | None) -> dict[str, Any]:
         if key in ConversionConfig.model_fields or key == "num_classes":
             whose = "has an option of its own" if key == "num_classes" else "is a setting of the conversion"
             raise RequestError(f"--model-kwargs: {key} {whose}: --{key.replace('_', '-')}")
-        if key == "anneal_steps" or key.endswith(("drop_rate", "drop_path_rate", "drop_block_rate")):
+        if key in OF_TRAINING or key.endswith(("drop_rate", "drop_path_rate", "drop_block_rate")):
             raise RequestError(
                 f"--model-kwargs: {key} is of a training, and no converted file keeps it; see --set of tcnn finetune"
             )
