@@ -3,7 +3,7 @@
 import base64
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -52,17 +52,29 @@ def answered(asked: dict[str, list[str]]) -> dict[str, Any]:
 def explored(server: Server, story: Story, open_page: Open, asked: str = "") -> Any:
     """The explorer's page on answers that are known."""
     page = open_page("about:blank")
+    known(page)
+    page.goto(f"{server.url}/#/jobs/{story.succeeded.job}/attention{asked}")
+    expect(page.locator(".tile")).to_have_count(HEADS)
+    return page
+
+
+def known(page: Any, alive: Callable[[], bool] = lambda: True) -> None:
+    """Answer in the place of a server that is alive."""
     view = {"name": "conv2", "heads": HEADS, "kernel": [2, 2], "size": [SIDE, SIDE], "queries": [SIDE, SIDE],
             "padding": [0, 0, 0, 0], "first": [0, 0], "stride": [1, 1], "gate": [0.1, 0.9, 0.5, 0.5],
             "temperature": 1.0}  # fmt: skip
     seen = {"id": "img_0", "width": 1, "height": 1, "picture": DOT, "truth": "cat", "layers": [view], "says": [],
             "checkpoints": ["start", "last"]}  # fmt: skip
-    page.route(re.compile("/attention/images"), lambda route: route.fulfill(status=201, json=seen))
-    page.route(re.compile("/attention/img_0"), lambda route: route.fulfill(
-        json=answered(parse_qs(urlsplit(route.request.url).query))))  # fmt: skip
-    page.goto(f"{server.url}/#/jobs/{story.succeeded.job}/attention{asked}")
-    expect(page.locator(".tile")).to_have_count(HEADS)
-    return page
+
+    def look(route: Any) -> None:
+        route.fulfill(status=201, json=seen) if alive() else route.abort()
+
+    def ask(route: Any) -> None:
+        asked = parse_qs(urlsplit(route.request.url).query)
+        route.fulfill(json=answered(asked)) if alive() else route.abort()
+
+    page.route(re.compile("/attention/images"), look)
+    page.route(re.compile("/attention/img_0"), ask)
 
 
 def test_heads_and_temperature(server: Server, story: Story, open_page: Open) -> None:

@@ -4,11 +4,13 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from browsing import Open, sync_api
+from browsing import Open, inaccessible, sync_api
 from serving import Server, hosted
 from story import Story
 
+from tcnn.errors import StorageError
 from tcnn_jobs.model.jobs import Failure, Upload
+from tcnn_jobs.store import Store
 
 expect = sync_api.expect
 
@@ -186,3 +188,32 @@ def test_a_share_is_held_out_only_if_it_was_asked_for(server: Server, story: Sto
     data.select_option(divided)
     expect(share).to_have_attribute("placeholder", "nothing: it has its own")
     expect(share).to_have_value("")
+
+
+def test_a_list_that_is_refused_can_be_asked_for_again(
+    server: Server, story: Story, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line says why, and what was written meanwhile stays."""
+    data = _add(story, f"ds_{'8' * 24}", {})
+
+    def full(*_: object) -> None:
+        raise StorageError("no space is left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "uploads", full)
+        page = open_page(f"{server.url}/#/finetune?dataset={data}")
+        said = page.get_by_role("alert").filter(has_text="The list could not be loaded: no space is left")
+        expect(said).to_have_count(1)  # those of checkpoints and weights are not in view
+        page.get_by_label("Epochs").fill("7")
+        again = said.get_by_role("button", name="Try again")
+        with page.expect_response(re.compile("/datasets[?]")):
+            again.press("Enter")
+        expect(again).to_be_focused()
+        assert inaccessible(page) == []
+    again.press("Enter")
+    control = page.get_by_label("Data set", exact=True)
+    expect(control.locator("option:checked")).to_contain_text("900 images")
+    expect(control).to_have_value(data)
+    expect(control).to_be_focused()
+    expect(said).to_have_count(0)
+    expect(page.get_by_label("Epochs")).to_have_value("7")

@@ -3,7 +3,7 @@
 import { announce, fresh, h, say } from "../dom.js";
 import { title } from "./format.js";
 import { renamed } from "./names.js";
-import { ask, once } from "../server/http.js";
+import { ask, once, whenBack } from "../server/http.js";
 
 const FIELDS = {
   name: { word: "name", read: (text) => text.trim() || null, write: (job) => job.name ?? "", hint: (job) => title({ ...job, name: null }) },
@@ -51,18 +51,28 @@ export function editable(name, { current, draw, saved }) {
       if (over || field.readOnly) return;
       if (field.value === before) return close(); // though it may be called something else by now, elsewhere
       field.readOnly = true;
+      const meant = field.value;
       try {
         const answer = await ask(`jobs/${current().id}`, { method: "PATCH", json: { [name]: read(field.value) }, headers: { "Idempotency-Key": once() } });
         const job = await answer.json();
         await renamed(job);
         saved(job);
         close();
-        announce(`The ${word} is kept.`);
+        announce(`The ${word} ${word === "tags" ? "are" : "is"} kept.`);
       } catch (problem) {
         field.readOnly = false;
         field.setAttribute("aria-invalid", "true");
         say(error, problem.fields?.[0]?.message ?? problem.message);
+        if (problem.passes) whenBack(() => again(meant));
       }
+    }
+
+    /** What was to be kept is, as soon as the server is back, also of a page that was left; what is written further is not kept half. */
+    function again(meant) {
+      if (over || field.readOnly) return;
+      field.removeAttribute("aria-invalid");
+      say(error, "");
+      if (field.value === meant) keep();
     }
 
     field.addEventListener("keydown", (event) => {
