@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 from tiny_runs import TwoConvs, colours, run, tiny
 from torch import nn
@@ -11,9 +12,11 @@ from torch import nn
 import tcnn
 from tcnn.analysis.reading.rundirs import metadata
 from tcnn.checkpoints.files import checkpoint_file
-from tcnn.errors import Stopped, VerificationError
+from tcnn.config import finetune_config
+from tcnn.errors import RequestError, Stopped, VerificationError
 from tcnn.training.preparing import prepare as preparing
 from tcnn.training.preparing.prepare import prepare
+from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.verification.report import VerificationReport
 
 
@@ -82,3 +85,26 @@ def test_a_conversion_that_is_wrong_ends_the_run_before_it_begins(
     with pytest.raises(VerificationError, match="the conversion before the training: equivalence error"):
         run(TwoConvs(), photos, tmp_path / "run", epochs=1)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("preset", ["quick", "cifar"])
+def test_a_preset_of_content_heads_does_not_train_a_convolution(tmp_path: Path, preset: str) -> None:
+    """It did so for a whole run, with one line that said so: README's first example was such a run."""
+
+    made = tmp_path / "t.safetensors"
+    tcnn.save(tcnn.convert(timm.create_model("test_resnet", num_classes=3)).model, made)
+
+    def started(source: Path, **options: object) -> nn.Module:
+        config = finetune_config(preset, options={"drop_path": 0.0, "size": 32, **options})
+        return prepare(source, config, ("blue", "green", "red"), pretrained=False).model
+
+    with pytest.raises(RequestError, match=f"would leave {made} a convolution.*--content-heads 4, or give --ann"):
+        started(made)
+    assert gpsa_layers(started(made, anneal="warmup"))
+    model = tcnn.load(made)
+    tcnn.save(tcnn.convert(tcnn.fold(model).model, content_heads=2).model, tmp_path / "with.safetensors")
+    assert gpsa_layers(started(tmp_path / "with.safetensors"))
+    for layer in gpsa_layers(model).values():
+        layer.set_temperature(1.0)
+    tcnn.save(model, tmp_path / "open.safetensors")
+    assert gpsa_layers(started(tmp_path / "open.safetensors")), "its content has a weight already, and learns"

@@ -10,6 +10,8 @@ from tcnn.checkpoints import checkpoint
 from tcnn.config import ConversionConfig, FinetuneConfig, is_presets_conversion
 from tcnn.conversion.surgery import without_stride
 from tcnn.errors import RequestError, VerificationError
+from tcnn.layers.functional import in_hard_limit
+from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.training.runs.callbacks import Progress, Report
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify
@@ -37,6 +39,22 @@ def refuse_conversion(name: str, config: FinetuneConfig) -> None:
         f"conversion: {name} is converted already, so {', '.join(asked)} would have no effect; leave conversion out, "
         "or convert its CNN anew to change that"
     )
+
+
+def refuse_convolution(name: str, model: nn.Module, config: FinetuneConfig) -> None:
+    """Raise `RequestError` if a preset of content heads is to train a T-CNN that has none and is its CNN still.
+
+    Such a preset leaves the taps a convolution for content heads to learn beside, so no attention would ever learn.
+    """
+    layers = gpsa_layers(model).values()
+    wanted = config.conversion.content_heads
+    if config.anneal != "hold" or not wanted or any(layer.content_heads for layer in layers):
+        return
+    if all(in_hard_limit(layer.tensors, layer.geometry) for layer in layers):
+        raise RequestError(
+            f"anneal: hold, as the preset has it, would leave {name} a convolution, for it has no content heads to "
+            f"learn beside its taps; convert its CNN with --content-heads {wanted}, or give --anneal warmup"
+        )
 
 
 class Check:

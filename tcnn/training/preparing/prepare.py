@@ -21,7 +21,7 @@ from tcnn.data.sources.source import other_classes
 from tcnn.errors import CheckpointError, NothingToConvertError, RequestError, WeightsError, one_line
 from tcnn.models.checks import refuse_other_dtypes
 from tcnn.models.trace import check_size, input_shape, parameter_count
-from tcnn.training.preparing.converted import conversion_at, refuse_conversion
+from tcnn.training.preparing.converted import conversion_at, refuse_conversion, refuse_convolution
 from tcnn.training.preparing.settings import drop_path_for, size_for
 from tcnn.training.recipe import freezing
 from tcnn.training.recipe.freezing import ablate, begin
@@ -99,7 +99,9 @@ def prepare(
         if given and config.convert_at is not None:
             raise RequestError(f"{source}: is a T-CNN already; convert_at needs the CNN it was made from")
         if given:
-            refuse_conversion("the model" if isinstance(source, nn.Module) else str(source), config)
+            name = "the model" if isinstance(source, nn.Module) else str(source)
+            refuse_conversion(name, config)
+            refuse_convolution(name, model, config)
         if not given and config.convert and config.convert_at is None:
             try:
                 cnn, model = model, convert(model, conversion_at(config, size)).model

@@ -209,7 +209,7 @@ def annealing_notes(model: nn.Module, config: FinetuneConfig, steps: int) -> lis
     if config.anneal == "hold" and (layers or config.convert_at is not None) and not content_heads:
         lines.append(
             "anneal: hold leaves a convolution, for there are no content heads to learn beside its taps; convert with "
-            "--content-heads 4, or here with --set conversion.content_heads=4"
+            "--content-heads 4 (a CNN that is converted on the way: --set conversion.content_heads=4)"
         )
     if config.bn_reestimate and not batch_norms(model):
         lines.append(f"bn_reestimate: {type(model).__name__} has no batch normalisation, so nothing is taken anew")
