@@ -45,7 +45,7 @@ def checkpoint(tmp_path: Path, converted: Path) -> Path:
 def test_side_by_side(tcnn: Any, local_source: str, checkpoint: Path, pets: Path) -> None:
     result = tcnn("evaluate", local_source, "t.safetensors", "--data", "pets", "--size", "32,40x48")
     assert (result.code, result.err) == (0, "")
-    title, header, *rows = [line.split() for line in result.out.partition("\nless ")[0].splitlines()]
+    title, header, *rows = [line.split() for line in result.out.partition("\nhow much better ")[0].splitlines()]
     assert " ".join(title) == "pets: 20 images"
     assert header == ["model", "parameters", "size", "top-1", "95%", "top-5", "loss", "images/s"]
     table = [" ".join(row) for row in rows if any("%" in cell for cell in row)]  # a long path takes more lines
@@ -54,7 +54,7 @@ def test_side_by_side(tcnn: Any, local_source: str, checkpoint: Path, pets: Path
     (one, _, other, _) = [row.split("% ")[0].split()[-1] for row in table]
     assert one == other  # converted, so the same
     told = " ".join(result.out.split())
-    assert f"less {local_source}, image by image, in percentage points with 95% intervals" in told
+    assert f"how much better than {local_source}, image by image: percentage points, with 95% intervals" in told
     assert "t.safetensors 32 +0.0 (-" in told
 
 

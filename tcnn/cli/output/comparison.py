@@ -57,7 +57,8 @@ def _show_differences(result: "Comparison", out: "Console") -> None:
     from rich.table import Table
 
     over = result.differences[0].over
-    out.print(f"\nless {over}, image by image, in percentage points with 95% intervals", markup=False, soft_wrap=True)
+    title = f"how much better than {over}, image by image: percentage points, with 95% intervals"
+    out.print(f"\n{title}", markup=False, soft_wrap=True)
     table = Table(box=None, pad_edge=False)
     table.add_column("model", overflow="fold")
     table.add_column("size", justify="right")

@@ -68,7 +68,7 @@ def _show(result: "DemoResult") -> None:
     out.print(f"All {result.held_out} held-out predictions are the same before and after, in a fresh process too.")
     gain = " to ".join(f"{100 * value:+.1f}" for value in (result.gain.low, result.gain.high))
     out.print(
-        f"Fine-tuned T-CNN less fine-tuned CNN, after the same updates: {100 * result.gain.mean:+.1f} points "
+        f"Fine-tuned T-CNN minus fine-tuned CNN, after the same updates: {100 * result.gain.mean:+.1f} points "
         f"(95 % interval {gain})."
     )
     if result.checkpoint:
