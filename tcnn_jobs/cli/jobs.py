@@ -67,7 +67,7 @@ def list_jobs(
     from rich.text import Text
 
     from tcnn.cli.output import console
-    from tcnn_jobs.cli.watch import subject
+    from tcnn_jobs.cli.watch import standing, subject
     from tcnn_jobs.model.columns import value_of
 
     table = Table(box=None, pad_edge=False)
@@ -78,9 +78,7 @@ def list_jobs(
         created = job["created_at"][:19].replace("T", " ")
         values = ["" if (value := value_of(job, name)) is None else f"{value:.6g}" for name in column]
         called = Text(" ".join([job["name"] or "", *(f"#{one}" for one in job["tags"])]).strip())
-        table.add_row(
-            job["id"], called, job["kind"], job["status"], str(subject(job)), *values, created, _standing(job)
-        )
+        table.add_row(job["id"], called, job["kind"], job["status"], str(subject(job)), *values, created, standing(job))
     out = console.stdout()
     out.print(table)
     if found["has_more"]:
@@ -95,12 +93,12 @@ def show(job: JobId, server: Server = None, key: Key = None, as_json: AsJson = F
     if as_json:
         print_json(found)
         return
-    from tcnn_jobs.cli.watch import result_lines, subject
+    from tcnn_jobs.cli.watch import result_lines, standing, subject
 
     lines = result_lines(found) if found["status"] == "succeeded" else [f"{found['id']}: {found['status']}"]
     lines.insert(1, f"{found['kind']} of {subject(found)}, attempt {found['attempt']} of {found['max_attempts']}")
-    if standing := _standing(found):
-        lines.append(standing)
+    if now := standing(found):
+        lines.append(now)
     if found["error"]:
         lines.append(f"{found['error']['code']}: {found['error']['message']}")
     for line in lines:
@@ -115,6 +113,24 @@ def watch(job: JobId, server: Server = None, key: Key = None, as_json: AsJson = 
     with connect(server, key) as client:
         code = follow(client, job, as_json)
     raise typer.Exit(code)
+
+
+@app.command()
+def log(
+    job: JobId,
+    attempt: Annotated[int | None, typer.Option(help="Which attempt's, from 1; default the last.", min=1)] = None,
+    tail: Annotated[int | None, typer.Option(help="Only its last bytes.", metavar="BYTES", min=1)] = None,
+    server: Server = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what a job's process has written so far."""
+    with connect(server, key) as client:
+        found = client.log(job, attempt=attempt, tail=tail)
+    if as_json:
+        print_json({"id": job, "log": found})
+    else:
+        typer.echo(found, nl=False)
 
 
 @app.command()
@@ -279,17 +295,3 @@ def _tell(job: "Json", as_json: bool) -> None:
         typer.echo(
             f"{job['id']}: {'cancelling' if job['cancel_requested'] and job['status'] == 'running' else job['status']}"
         )
-
-
-def _standing(job: "Json") -> str:
-    """Where a job stands, in a few words."""
-    if job["status"] == "queued":
-        if job.get("waiting_for"):
-            return str(job["waiting_for"])
-        return "next" if not job["queue_position"] else f"{job['queue_position']} before it"
-    now = job["progress"]
-    if job["status"] != "running" or not now:
-        return ""
-    epoch = f" epoch {now['epoch']}/{now['epochs']}" if now.get("epochs") else ""
-    percent = f" {now['percent']:.0f}%" if now.get("percent") is not None else ""
-    return f"{now['phase']}{epoch}{percent}"

@@ -125,3 +125,17 @@ def subject(job: "Json") -> Any:
     """The model of a job, as its request names it."""
     request = job["request"]
     return next((request[name] for name in ("model", "job", "checkpoint") if request.get(name)), "–")
+
+
+def standing(job: "Json") -> str:
+    """Where a job stands, in a few words."""
+    if job["status"] == "queued":
+        if job.get("waiting_for"):
+            return str(job["waiting_for"])
+        return "next" if not job["queue_position"] else f"{job['queue_position']} before it"
+    now = job["progress"]
+    if job["status"] != "running" or not now:
+        return ""
+    epoch = f" epoch {now['epoch']}/{now['epochs']}" if now.get("epochs") else ""
+    percent = f" {now['percent']:.0f}%" if now.get("percent") is not None else ""
+    return f"{now['phase']}{epoch}{percent}"

@@ -192,6 +192,16 @@ class Client:
                 raise CheckpointError("what arrived is no whole zip; nothing was kept, download it again")
         return path
 
+    def log(self, job: str, *, attempt: int | None = None, tail: int | None = None) -> str:
+        """What a job's process has written so far: of its last attempt or another, all or so many bytes of its end."""
+        given = {"attempt": attempt, "tail": tail}
+        query = httpx.QueryParams({name: value for name, value in given.items() if value is not None})
+        try:
+            with self._server.stream(f"/jobs/{_part(job)}/logs?{query}") as answer:
+                return answer.read().decode(errors="replace")
+        except httpx.TransportError as error:
+            raise self._server.away(error) from error
+
     def predict(self, job: str, image: str | Path | bytes, *, top: int = 5) -> Json:
         """Top predictions for an image (a path, or its bytes) by a job's model and the CNNs it came from: `models`."""
         content = image if isinstance(image, bytes) else _existing(Path(image)).read_bytes()

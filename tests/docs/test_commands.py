@@ -40,7 +40,7 @@ EXPECTED = {
     "run": 109,
     "a test below has what they must print": 8,
     "test_http_api_page.py runs the page against a server": 56,
-    "asks a server": 11,
+    "asks a server": 12,
     "runs until it is stopped": 7,
     "needs a Ray cluster": 1,
     "two machines": 2,

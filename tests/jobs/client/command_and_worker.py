@@ -69,6 +69,11 @@ class Worker:
         beat = Beat(claim=claim, progress=Progress(**progress) if progress else None, events=events)
         self.store.heartbeat(WorkerInfo(name="w", host="here", slots=1, version="0"), [beat])
 
+    def write(self, claim: Claim, name: str, text: str) -> None:
+        folder = self.home.attempt(claim.job, claim.number)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+
     def finish(self, claim: Claim, content: bytes = CONTENT) -> None:
         folder = self.home.attempt(claim.job, claim.number)
         folder.mkdir(parents=True, exist_ok=True)

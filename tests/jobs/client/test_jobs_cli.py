@@ -58,6 +58,16 @@ class TestOneJob:
         assert run("delete", claim.job).out == f"{claim.job}: deleted\n"
         assert run("show", claim.job).code == 2
 
+    def test_what_its_process_has_written(self, run: Run, worker: Worker) -> None:
+        job = queued(run, "--priority", 100)
+        assert f"{job}: no worker has taken the job yet" in run("log", job).error(2)
+        claim = worker.take()
+        worker.write(claim, "log.txt", "converting: building\nconverting: done\n")
+        assert run("log", job).out == "converting: building\nconverting: done\n"
+        assert run("log", job, "--tail", 20, "--json").json == {"id": job, "log": "converting: done\n"}
+        assert "no log of attempt 7; there are logs of 1" in run("log", job, "--attempt", 7).error(2)
+        worker.finish(claim)
+
     def test_a_link_that_shows_it(self, run: Run) -> None:
         job = queued(run)
         made = run("share", job, "--days", 2, "--json").json
