@@ -18,8 +18,9 @@ from torch.nn.functional import cross_entropy
 
 from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.errors import RequestError
-from tcnn.evaluation.corruptions import Corruption
+from tcnn.evaluation.corruptions import Corruption, MixedCorruption
 from tcnn.evaluation.evaluate import evaluate, transform_for
+from tcnn.evaluation.outcomes import outcomes
 from tcnn.evaluation.scores import Evaluation
 from tcnn.training.distributed import join_processes
 
@@ -111,6 +112,19 @@ def test_corrupts_what_the_model_would_see(model: nn.Module, data: ImageSet) -> 
     assert some.loss == pytest.approx(float(cross_entropy(logits[[9, 2]], targets[[9, 2]])), rel=1e-5)
 
 
+def test_mixed_corruptions_are_those_of_the_seed(model: nn.Module, data: ImageSet) -> None:
+    """Drawn for each image, at the model's resolution, before normalising."""
+    _, resize, crop, *rest = transform_for(model, (48, 48)).transforms
+    for seed in (3, 4):
+        whole, mixed = transform_for(model, (48, 48), corruption="mixed", seed=seed), MixedCorruption(seed)
+        for index in range(3):
+            image = data.load(index)[0]
+            expected = mixed(crop(resize(image)))
+            for step in rest:
+                expected = step(expected)
+            assert torch.equal(whole(image), expected)
+
+
 @pytest.mark.parametrize("corruption", [None, ("gaussian_noise", 1)])
 @pytest.mark.parametrize(("width", "height"), [(3000, 1), (2, 3001), (90, 40)])
 def test_a_long_strip_is_not_enlarged_as_a_whole(
@@ -166,6 +180,11 @@ def test_unreadable_images_are_counted_and_named(tmp_path: Path, lively: Callabl
     assert found.unreadable[0].endswith("broken0.jpg")
     assert sum(seen) == len(data) == 31
     assert [score.images for score in found.per_class.values()] == [3, 3]
+    seen.clear()
+    told = outcomes(lively(num_classes=2), data, size=(32, 32), batch_size=4, progress=seen.append)
+    assert sum(seen) == 31
+    assert [*told.indices] == [i for i in range(31) if "broken" not in data.filename(i)]
+    assert [*told.targets] == [0, 0, 0, 1, 1, 1]
 
 
 def test_nothing_can_be_read(tmp_path: Path, lively: Callable[..., nn.Module]) -> None:

@@ -78,6 +78,11 @@ def test_what_is_not_a_number_is_wrong(data: ImageSet) -> None:
     assert found.right == found.right5
     assert np.isnan(found.loss)
     assert json.loads(found.model_dump_json())["loss"] is None
+    done: list[int] = []
+    told = outcomes(Sick(data.targets), data, batch_size=5, progress=done.append)
+    assert sum(done) == len(data)
+    assert [*told.predicted[1::2]] == [*data.targets[1::2]] and {*told.predicted[::2]} == {-1}
+    assert (told.confidence[1::2] > 1 / 7).all() and not told.confidence[::2].any()
 
 
 def test_low_precision(model: nn.Module, data: ImageSet) -> None:
