@@ -155,6 +155,11 @@ def test_every_class_has_a_chance(tmp_path: Path) -> None:
     root = draw_classes(tmp_path / "pets", ("cat", "dog", "eel"), 4)
     assert [path.parent.name for path in select_files(root, 3)] == ["cat", "dog", "eel"]
     assert len(select_files(root, 100)) == 12
+    (root.parent / "no pictures").mkdir()
+    with pytest.raises(RequestError, match=r"no pictures: expected images, found none \(they end in \.jpg"):
+        select_files(root.parent / "no pictures", 3)
+    with pytest.raises(RequestError, match="nowhere: expected an image or a folder of images, found nothing"):
+        select_files(root.parent / "nowhere", 3)
     assert select_files(root / "cat" / "0.jpg", 5) == [root / "cat" / "0.jpg"]
 
 

@@ -115,7 +115,7 @@ def test_the_card_carries_licence_and_origin(directory: Path) -> None:
     assert "model-index" not in head, "nothing was measured"
     assert "made from timm's `test_resnet.r160_in1k` by tcnn" in body
     assert "\nWeights before conversion: pretrained. The licence is that of the source weights.\n" in body
-    assert "`layer4.0.conv1`" in body
+    assert "| `layer4.0.conv1` | Conv2d 3×3 | 9 | 4 |" in body
     assert "| float32 |" in body
     assert "| float32, as it is run beside its attention |" in body
     assert "temperature 0.5" in body
@@ -131,6 +131,12 @@ def test_the_card_claims_no_base_model_for_random_weights_and_no_unknown_licence
     assert head["license"] == "unknown", "timm's is that of weights that these are not"
     tcnn.save_directory(soft, tmp_path / "file", sections={"weights": "file"})
     assert card(tmp_path / "file")[0]["license"] == "unknown", "a file may be anyone's"
+    tcnn.save_directory(
+        soft, tmp_path / "more", sections={"weights": "file", "source": {"training": {"weights": "pretrained"}}}
+    )
+    head, told = card(tmp_path / "more")
+    assert head["license"] == "apache-2.0", "trained by tcnn from timm's"
+    assert "\nWeights before conversion: file. The licence is that of the source weights.\n" in told
     assert "\n\nNot verified.\n" in card(tmp_path / "file")[1] and "\n\nNot verified.\n" in body
     model = tcnn.load(tmp_path / "random")
     model.pretrained_cfg = {**model.pretrained_cfg, "license": None}

@@ -20,7 +20,7 @@ from torch import nn
 
 import tcnn
 from tcnn.checkpoints import checkpoint
-from tcnn.checkpoints.opening import open_checkpoint
+from tcnn.checkpoints.opening import open_checkpoint, open_model
 from tcnn.conversion.plan import Plan
 from tcnn.errors import CheckpointError, RequestError, UnknownModelError
 from tcnn.layers import GPSA2d
@@ -60,6 +60,25 @@ def test_what_is_no_t_cnn_is_opened_as_none() -> None:
         open_checkpoint("test_resnot")
     with pytest.raises(RequestError, match=r"--model-kwargs: .* records what its model was built with"):
         open_checkpoint(WRITTEN / "folded.safetensors", in_chans=1)
+
+
+def test_weights_of_a_file_in_a_model_of_timms(lively: Callable[..., nn.Module], tmp_path: Path) -> None:
+    """A CNN's in a CNN, a T-CNN's in a T-CNN, which is a checkpoint then."""
+    source = lively(num_classes=3, in_chans=1)
+    save_file(source.state_dict(), tmp_path / "cnn.safetensors")
+    cnn = open_model("test_resnet", tmp_path / "cnn.safetensors", num_classes=3, in_chans=1)
+    images = torch.randn(2, 1, 32, 32)
+    assert torch.equal(cnn(images), source(images))
+    model = tcnn.convert(source, content_heads=1).model
+    save_file(checkpoint.unshared(model.state_dict()), tmp_path / "t.safetensors")
+    options = {"num_classes": 3, "in_chans": 1, "content_heads": 1}
+    found = open_checkpoint("t_test_resnet", tmp_path / "t.safetensors", **options)
+    assert found.section("weights") == "file" and found.tensors.keys() == model.state_dict().keys()
+    assert all(torch.equal(found.tensors[name], value) for name, value in model.state_dict().items())
+    with pytest.raises(
+        CheckpointError, match="test_resnet: nothing in it is converted; convert it first: tcnn convert"
+    ):
+        open_checkpoint("test_resnet", tmp_path / "cnn.safetensors", num_classes=3, in_chans=1)
 
 
 def test_its_report_gives_the_plan_back() -> None:

@@ -17,6 +17,7 @@ from tcnn.data.image_set import (
     split_off,
     training_transform,
 )
+from tcnn.data.sources.source import other_classes
 from tcnn.data.transforms import NormalisedTensor
 from tcnn.data.worker import seed_everything
 from tcnn.errors import RequestError
@@ -205,3 +206,19 @@ def test_real_images(tmp_path: Path) -> None:
     assert data.class_names == ("airplane", "automobile")
     assert data.targets.tolist() == [0] * 5 + [1] * 5
     assert all(data.load(index)[0].size == (32, 32) for index in range(10))
+
+
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [
+        ((), None),
+        (("cat", "dog", "eel"), None),
+        (("cat", "dog", "fox"), "other classes (cat, …)"),
+        (("cat", "dog"), "other classes (cat, …)"),
+        (("cat", "eel", "dog"), "these classes in another order (its class 1 is eel, the data set's dog)"),
+        ((1, 2), "other classes (1, …)"),
+    ],
+    ids=str,
+)
+def test_classes_that_a_model_knows(known: tuple[object, ...], told: str | None) -> None:
+    assert other_classes(known, ["cat", "dog", "eel"]) == told

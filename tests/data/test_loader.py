@@ -14,7 +14,7 @@ from timm.data import IMAGENET_DEFAULT_STD as STD
 from torch import Tensor
 
 from tcnn.data.image_set import ImageSet, open_dataset, training_transform
-from tcnn.data.loader import Batch, EvaluationLoader, TrainingLoader
+from tcnn.data.loader import Batch, EvaluationLoader, TrainingLoader, worker_death
 from tcnn.errors import EnvironmentFailure, RequestError
 
 DEIT = training_transform(
@@ -246,3 +246,11 @@ def test_a_data_set_that_went_away(tmp_path: Path, workers: int) -> None:
         list(loader.epoch(0))
     assert "\n" not in str(raised.value)
     loader.close()
+
+
+def test_a_worker_that_died_is_told_from_other_errors() -> None:
+    assert worker_death(RuntimeError("shapes do not fit"), "go on") is None
+    error = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.\n")
+    told = "a process that loads images died (DataLoader worker (pid 7) is killed by signal: Killed.); go on"
+    assert str(worker_death(error, "go on")) == told
+    assert "EOFError" in str(worker_death(EOFError(), "go on"))

@@ -137,6 +137,23 @@ def test_a_shard_is_looked_through_once_and_an_image_is_one_request(gate: Gate) 
     assert gate.seen == [("GET", f"/{BUCKET}/set/train-002.tar")]
 
 
+def test_where_nothing_can_be_kept_shards_are_looked_through_again(gate: Gate, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where the folder belongs")
+    for _ in range(2):
+        gate.seen.clear()
+        assert len(open_dataset(f"wds/s3://{BUCKET}/set/train-001.tar")) == 5
+        assert ("GET", f"/{BUCKET}/set/train-001.tar") in gate.seen
+    assert (tmp_path / "cache").is_file()
+
+
+def test_a_shard_that_was_replaced_is_looked_through_again(gate: Gate) -> None:
+    files, spec = gate._files(), f"s3://{BUCKET}/other/a.tar"
+    for first, count in ((0, 2), (5, 3)):
+        files.pipe_file(f"{BUCKET}/other/a.tar", shard(first, count))
+        data = open_dataset(f"wds/{spec}")
+        assert [data.filename(index) for index in range(len(data))][-1].endswith(f"{first + count - 1:04}.png")
+
+
 def test_an_outage_is_waited_for_and_never_passed_over(gate: Gate) -> None:
     data = open_dataset(f"s3://{BUCKET}/set/train-000.tar")
     expected = data.load(2)[0].tobytes()

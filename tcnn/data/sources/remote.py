@@ -5,6 +5,7 @@ change. Then any image is one range request, so order and resumption are those o
 fails is retried; storage that stays unavailable ends the run, for an image that is skipped would be another run.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -125,7 +126,8 @@ def _keep(path: Path, content: str) -> None:
         growing.write_text(content, encoding="utf-8")
         growing.replace(path)
     except OSError:
-        growing.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # as it was not begun, or where there is no folder
+            growing.unlink()
 
 
 def _bytes(url: str, offset: int, size: int) -> bytes:
