@@ -15,7 +15,7 @@ from torch import nn
 
 from tcnn.arguments import typed
 from tcnn.checkpoints.checkpoint import contents
-from tcnn.checkpoints.files import licence_of
+from tcnn.checkpoints.files import licence_of, record_kept
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError
 from tcnn.files import path_of, replacing
@@ -87,8 +87,7 @@ def model_card(
     report = model.conversion_report
     assert isinstance(report, ConversionReport)  # noqa: S101 - what writes the file has checked it
     cfg: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
-    training = (sections or {}).get("training") or {}
-    earlier = ((sections or {}).get("source") or {}).get("training") or {}
+    training, earlier = _trainings(model, sections or {})
     weights = (sections or {}).get("weights") or training.get("weights")
     base = report.base_model if weights == "pretrained" else report.base_model.partition(".")[0]
     title = title or str(cfg.get("architecture", report.base_model))
@@ -136,6 +135,16 @@ Parameters: {report.parameters_before:,} before, {report.parameters_after:,} aft
         _verified(verification, bool(training)),
     ]
     return f"---\n{head}\n---\n\n" + "\n\n".join(made) + "\n"
+
+
+def _trainings(model: nn.Module, sections: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The records of the run that trained a model, and of that of its CNN: those of its file's sections, or its own."""
+    training = sections.get("training") or {}
+    earlier = (sections.get("source") or {}).get("training") or {}
+    own = record_kept(model)
+    if own is None or training or earlier:
+        return training, earlier
+    return (own, {}) if own.get("config", {}).get("convert", True) else ({}, own)
 
 
 def _loading(place: str, imports: str, also: str = "") -> str:

@@ -145,6 +145,22 @@ def test_the_card_claims_no_base_model_for_random_weights_and_no_unknown_licence
     assert "\nWeights before conversion: unknown.\n" in body
 
 
+def test_the_card_of_a_loaded_model_tells_what_its_file_knew(lively: Lively, tmp_path: Path) -> None:
+    """One fine-tuned from random weights was said to compute the CNN's function, under timm's licence."""
+    model = tcnn.convert(lively(num_classes=10)).model
+    record = {"weights": "random", "config": {"convert": True}}
+    tcnn.save(model, tmp_path / "t.safetensors", sections={"training": record})
+    head, text = card(tcnn.save_directory(tcnn.load(tmp_path / "t.safetensors"), tmp_path / "again"))
+    assert head["license"] == "unknown" and "licence" not in text
+    assert "computed the same function before they were fine-tuned" in " ".join(text.split())
+    assert "Weights before conversion: random." in text
+    assert "Fine-tuned, so no longer equal to its source." in text
+    source = {"training": {"weights": "random", "config": {"convert": False}}}
+    tcnn.save(model, tmp_path / "of_a_run.safetensors", sections={"source": source})
+    head, text = card(tcnn.save_directory(tcnn.load(tmp_path / "of_a_run.safetensors"), tmp_path / "converted"))
+    assert "compute the same function." in " ".join(text.split()), "its CNN was trained, it was not"
+
+
 def test_the_card_says_what_stride_removal_is_equal_to(lively: Lively, tmp_path: Path) -> None:
     model = tcnn.convert(lively(), stride="remove").model
     path = tcnn.save_directory(model, tmp_path / "out")
