@@ -4,7 +4,7 @@ from tcnn.config.base import Frozen, Size, build
 from tcnn.config.conversion import CONTENT, HARD_TEMPERATURE, ConversionConfig, PositionKind
 from tcnn.config.evaluation import VerificationConfig
 from tcnn.config.finetune import FinetuneConfig
-from tcnn.config.presets import PRESETS, assigned, finetune_config, is_presets_conversion
+from tcnn.config.presets import PRESETS, assigned, finetune_config, finetune_settings, is_presets_conversion
 
 __all__ = [
     "CONTENT",
@@ -19,5 +19,6 @@ __all__ = [
     "assigned",
     "build",
     "finetune_config",
+    "finetune_settings",
     "is_presets_conversion",
 ]

@@ -4,7 +4,7 @@ import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from tcnn.arguments import typed
 from tcnn.config.base import build
@@ -68,6 +68,23 @@ def finetune_config(
     made = _shortened(PRESETS[preset], values.get("epochs"))
     _merge(made, values)
     return build(FinetuneConfig, made)
+
+
+def finetune_settings(options: Mapping[str, object], config: FinetuneConfig | None = None) -> FinetuneConfig:
+    """The settings that a function in Python is given: keywords, over a configuration or over those of a `preset`.
+
+    Raises `RequestError` with one line that names the setting, and where both a preset and a configuration are given.
+    """
+    given = dict(options)
+    preset = given.pop("preset", None)
+    if preset is None:
+        return build(FinetuneConfig, given, config)
+    if config is not None:
+        raise RequestError("preset: a configuration has all settings already; give one of the two")
+    conversion = given.get("conversion")
+    if isinstance(conversion, ConversionConfig):  # over the preset's, setting by setting
+        given["conversion"] = conversion.model_dump(exclude_unset=True)
+    return finetune_config(cast("str", preset), options=given)
 
 
 class _Rule(NamedTuple):

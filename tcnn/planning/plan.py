@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tcnn.arguments import typed
-from tcnn.config import FinetuneConfig, build
+from tcnn.config import FinetuneConfig, finetune_settings
 from tcnn.conversion.surgery import convert
 from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import TrainingLoader
@@ -95,7 +95,7 @@ def plan(
 
     Raises: what `finetune` raises for a wrong request.
     """
-    config = build(FinetuneConfig, options, config)
+    config = finetune_settings(options, config)
     model = model if isinstance(model, str | Path) else unwrapped(model)
     if not 0 <= seconds <= MOST_SECONDS:
         raise RequestError(f"seconds: expected 0 or more, at most {MOST_SECONDS}, found {seconds:g}")

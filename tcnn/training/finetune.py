@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from torch import nn
 
 from tcnn.arguments import typed
-from tcnn.config import FinetuneConfig, build
+from tcnn.config import FinetuneConfig, finetune_settings
 from tcnn.config.finetune import DEFAULT_SPLIT
 from tcnn.data.image_set import ImageSet
 from tcnn.evaluation.comparing.before_after import BeforeAfter
@@ -106,7 +106,8 @@ def finetune(
         model: a tcnn checkpoint, a timm name, `local-dir:PATH`, `hf-hub:ORG/NAME`, or a module (which is not changed).
         data, val: data sets as `open_dataset` takes them, or opened ones. Without `val` the validation split of `data`
             is taken, or the share `val_split` of the training images, a tenth where there is neither.
-        config: the recipe; settings given as keywords override it: ``finetune("resnet50", "photos/", epochs=10)``.
+        config: the recipe; settings given as keywords override it: ``finetune("resnet50", "photos/", epochs=10)``. In
+            its place `preset` names one to begin with: ``finetune("resnet50", "photos/", preset="quick", epochs=10)``.
         out: the run's directory.
         resume: continue from the newest resume point in `out`, or start if there is none.
         force: replace an existing run in `out`.
@@ -126,7 +127,7 @@ def finetune(
     Raises: `RequestError` for a wrong request, `Stopped` after SIGTERM or Ctrl-C, `DivergedError`,
     `EnvironmentFailure`.
     """
-    config = build(FinetuneConfig, options, config)
+    config = finetune_settings(options, config)
     check_run(
         model, resume=resume, force=force, allow_changes=allow_changes, weights=weights, convert=config.convert,
         both_sets=val is not None and options.get("val_split") is not None,

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from pydantic import ValidationError
 
-from tcnn.config import PRESETS, ConversionConfig, FinetuneConfig, build, finetune_config
+import tcnn
+from tcnn.config import PRESETS, ConversionConfig, FinetuneConfig, build, finetune_config, finetune_settings
 from tcnn.config.finetune import RUNTIME
 from tcnn.errors import RequestError
 
@@ -258,3 +260,17 @@ def test_runtime_settings_are_settings() -> None:
 def test_several_wrong_fields_are_still_one_line() -> None:
     with pytest.raises(RequestError, match=r"^epochs: [^\n]+$"):
         build(FinetuneConfig, {"epochs": 0, "lr": -1})
+
+
+def test_a_preset_may_be_named_where_settings_are_given_as_keywords() -> None:
+    """It was `no such setting; did you mean repeats?`."""
+    assert finetune_settings({"preset": "quick", "lr": 1e-3}) == finetune_config("quick", options={"lr": 1e-3})
+    assert finetune_settings({"lr": 1e-3}) == FinetuneConfig(lr=1e-3)
+    wide = finetune_settings({"preset": "quick", "conversion": ConversionConfig(head_dim=8)})
+    assert (wide.conversion.head_dim, wide.conversion.content_heads) == (8, 4)
+    with pytest.raises(RequestError, match=r"^preset: a configuration has all settings already; give one of the two$"):
+        finetune_settings({"preset": "quick"}, FinetuneConfig())
+    with pytest.raises(RequestError, match=r"expected one of paper, quick, cifar, found 'fast'$"):
+        finetune_settings({"preset": "fast"})
+    groups = tcnn.parameter_groups(torch.nn.Linear(2, 2), preset="quick")
+    assert {group["lr"] for group in groups} == {finetune_config("quick").lr}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from tcnn.config import ConversionConfig, FinetuneConfig, build
+from tcnn.config import ConversionConfig, FinetuneConfig, finetune_settings
 from tcnn.conversion.surgery import convert
 from tcnn.conversion.timm_tools import SPARED
 from tcnn.errors import RequestError, one_line
@@ -49,7 +49,7 @@ def parameter_groups(model: nn.Module, config: FinetuneConfig | None = None, **o
     divides them: biases and normalisation do not decay.
     """
     model = unwrapped(model)
-    config = build(FinetuneConfig, options, config)
+    config = finetune_settings(options, config)
     rates = {
         "gating_param": config.gating_lr, "query": config.attention_lr, "key": config.attention_lr,
         "value": config.value_lr, "proj": config.output_lr, **dict.fromkeys(kinds.PARAMETERS, config.position_lr),
