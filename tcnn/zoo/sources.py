@@ -107,6 +107,14 @@ def check_name(name: str) -> str | None:
         return None
     architecture, _, tag = identifier.partition(".")
     if not timm.is_model(architecture):
+        if Path(name).is_dir():
+            raise RequestError(
+                f"{name}: a directory without a checkpoint; expected one of a run or a model, or a timm name"
+            )
+        if Path(name).is_file() and Path(name).suffix.lower() not in catalogue.WEIGHTS_FILES:
+            raise RequestError(
+                f"{name}: a file whose name does not say what it is; a checkpoint's ends in .safetensors"
+            )
         raise UnknownModelError(catalogue.unknown(name, timm.list_models()))
     tags = [model.partition(".")[2] for model in timm.models.get_arch_pretrained_cfgs(architecture)]
     if tag and tag not in tags:

@@ -208,3 +208,15 @@ class TestDownloads:
         error = tcnn("convert", "test_mambaout", "o.safetensors").error(2)
         assert "test_mambaout: timm has no pretrained weights for it; give --weights FILE, or --no-pretrained" in error
         assert listing() == []
+
+
+def test_what_is_there_under_a_name_that_says_nothing_is_told(tcnn: Run, tmp_path: Path) -> None:
+    """A checkpoint without its ending, or a folder, was taken for a misspelt model of timm's."""
+    (tmp_path / "checkpoint").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    said = "checkpoint: a file whose name does not say what it is; a checkpoint's ends in .safetensors"
+    for command in (("verify", "checkpoint"), ("convert", "checkpoint", "o.safetensors"), ("inspect", "checkpoint")):
+        assert tcnn(*command).error(2) == said
+    said = "folder: a directory without a checkpoint; expected one of a run or a model, or a timm name"
+    draw_classes(tmp_path / "photos", ["a", "b"], 12)
+    assert tcnn("finetune", "folder", "--data", "photos", "--preset", "quick", "--batch-size", 4).error(2) == said

@@ -93,7 +93,6 @@ def command(
     from tcnn.config import ConversionConfig, VerificationConfig, build
     from tcnn.errors import RequestError
     from tcnn.zoo import catalogue
-    from tcnn.zoo.catalogue import is_weights_file
 
     chosen = {
         "stage": stage, "stride": stride, "content": content, "content_heads": content_heads, "query_key": query_key,
@@ -114,7 +113,7 @@ def command(
         from tcnn.files import check_output
 
         check_output(output, force)  # before torch is loaded: a wrong path is answered at once
-    if not is_stored(model) and not is_weights_file(model):
+    if not is_stored(model) and not Path(model).exists():
         catalogue.check(model, default_choice=stage == -1 and target is None)
 
     with loading():
