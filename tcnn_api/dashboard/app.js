@@ -2,7 +2,9 @@
 // Its rooms, and which imports which: docs/architecture.md.
 
 import { announce, h, say } from "./dom.js";
+import { guardDrops } from "./components/dropping.js";
 import { untilBack } from "./components/parts.js";
+import { keepPlaces, placed } from "./components/places.js";
 import { Problem, get, key, onKeyGiven, onKeyNeeded, onStanding, reached, whenBack, whose } from "./server/http.js";
 import * as edited from "./forms/edit-request.js";
 import * as attention from "./attention/attention.js";
@@ -57,10 +59,8 @@ function route() {
       else link.removeAttribute("aria-current");
     }
     leave = show(place, ...found.slice(1)) ?? (() => {});
-    if (shown !== null) {
-      window.scrollTo(0, 0);
-      main.focus({ preventScroll: true });
-    }
+    if (shown !== null) main.focus({ preventScroll: true });
+    placed(main);
     shown = address;
     return;
   }
@@ -202,6 +202,8 @@ document.getElementById("skip").addEventListener("click", (event) => {
   event.preventDefault(); // the address after # is the page's
   main.focus();
 });
+keepPlaces();
+guardDrops();
 theme();
 connection();
 keys();

@@ -139,3 +139,24 @@ def test_axes_have_few_round_labels(server: Server, open_page: Open) -> None:
             [[0, 0], [1, 1], [0.999, 1]].map((each) => scale(each, 0, 100, { share: true }).ticks))"""
     )
     assert [(min(each), max(each)) for each in shares] == [(0, 0.6), (0.9, 1), (0.994, 1)]  # none below 0, above 1
+
+
+NUMBERS = """async ([module, points]) => {
+  const { chart } = await import(module);
+  const made = chart({ title: "Loss", format: String });
+  document.querySelector("main").replaceChildren(made.element);
+  made.draw([{ name: "one", points }]);
+  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+  const { right } = made.element.querySelector("svg").getBoundingClientRect();
+  return [...made.element.querySelectorAll(".tick")].map((one) => [one.textContent, one.getBoundingClientRect().right - right]);
+}"""
+"""The numbers of the axis below a chart, and how far they reach beyond it."""
+
+
+def test_the_last_number_of_an_axis_is_whole(server: Server, open_page: Open) -> None:
+    """It stands below the last point, with half of it beyond."""
+    page = open_page(f"{server.url}/#/system", viewport={"width": 640, "height": 800})
+    expect(page.get_by_role("heading", name="Versions of this server")).to_be_visible()
+    numbers = page.evaluate(NUMBERS, ["./static/dashboard/chart.js", [[0, 1], [5000, 2]]])
+    assert numbers[-1][0] == "5,000"
+    assert max(beyond for _, beyond in numbers) <= 0

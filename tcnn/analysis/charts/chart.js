@@ -77,7 +77,7 @@ export function chart({ title, unit, format, from, to, share, axis = "optimizer 
       ...y.ticks.map((tick) => s("g", { class: "grid" },
         s("line", { x1: left, x2: width - MARGIN.right, y1: y.at(tick), y2: y.at(tick) }),
         s("text", { x: left - 7, y: y.at(tick) + 4, "text-anchor": "end" }, label(tick)))),
-      ...x.ticks.map((tick) => s("text", { class: "tick", x: x.at(tick), y: HEIGHT - 24, "text-anchor": "middle" }, count(tick))),
+      ...x.ticks.map((tick) => s("text", { class: "tick", x: Math.min(x.at(tick), width - LETTER * count(tick).length / 2), y: HEIGHT - 24, "text-anchor": "middle" }, count(tick))),
       s("text", { class: "axis", x: width - MARGIN.right, y: HEIGHT - 6, "text-anchor": "end" }, axis),
       ...shown.map((one) => line(one, x, y)),
       s("g", { class: "cursor" }));

@@ -1,5 +1,16 @@
 // Files that are dropped on an element, which shows while they are over it that it takes them.
 
+/** A file that is dropped beside such an element is not opened in the place of the page, with all that was written there. */
+export function guardDrops() {
+  for (const kind of ["dragover", "drop"]) {
+    addEventListener(kind, (event) => {
+      if (event.defaultPrevented || !event.dataTransfer?.types.includes("Files") || event.target.closest?.("input[type=file]")) return;
+      event.preventDefault();
+      event.dataTransfer.dropEffect = "none";
+    });
+  }
+}
+
 /** Call back with the event's `dataTransfer` when files are dropped on the element. */
 export function onDrop(element, dropped) {
   const over = (event) => {

@@ -13,6 +13,7 @@ const clear = h("button", { type: "button", class: "quiet", onclick: () => [...l
 const shown = h("details", { open: matchMedia("(min-width: 46rem)").matches }, summary, list, clear); // a phone's page needs its place
 const panel = document.getElementById("outbox");
 panel.append(shown);
+new ResizeObserver(() => document.documentElement.style.setProperty("--outbox", `${panel.offsetHeight}px`)).observe(panel); // nothing of a page ends behind it
 
 /** What the server found in an upload, in a line. */
 export function found(made) {

@@ -1,0 +1,118 @@
+"""Where the user is: how far down a page was read, what has the focus, and files that are dropped beside their place."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from browsing import Open, sync_api
+from serving import Server, hosted
+from story import Story
+
+expect = sync_api.expect
+HIDDEN = """() => {
+  const focused = document.activeElement;
+  if (focused === document.body || focused.closest("header, .skip")) return null;
+  const { left, top, height } = focused.getBoundingClientRect();
+  const seen = document.elementFromPoint(left + 5, top + height / 2);
+  return height > 400 || !seen || focused === seen || focused.contains(seen) || seen.contains(focused)
+    ? null : `${focused.textContent || focused.id} behind ${seen.className || seen.textContent}`;
+}"""
+"""What has the focus and cannot be seen, since something lies over it."""
+DROPPED = """([selector, kind]) => {
+  const data = new DataTransfer();
+  data.items.add(new File(["x"], "pets.zip"));
+  const event = new DragEvent(kind, { dataTransfer: data, bubbles: true, cancelable: true });
+  document.querySelector(selector).dispatchEvent(event);
+  return event.defaultPrevented;
+}"""
+"""Whether a file that is dropped there is kept from what the browser does with it."""
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    story = Story(tmp_path_factory.mktemp("places") / "home")
+    for number in range(60):
+        story.house.store.cancel(story.house.submit(request={"model": f"resnet{number}"}).id)
+    return story
+
+
+@pytest.fixture(scope="module")
+def server(story: Story) -> Iterator[Server]:
+    with hosted(story.house.home.root) as running:
+        yield running
+
+
+def scrolled(page: Any, down: int) -> None:
+    """As far down as this, and kept so."""
+    page.mouse.move(600, 400)
+    page.mouse.wheel(0, down)
+    page.wait_for_function("down => history.state?.scroll === down", arg=down)
+
+
+def test_who_comes_back_finds_the_place(server: Server, open_page: Open) -> None:
+    """As soon as what is loaded is long enough; another page begins at its beginning."""
+    page = open_page(f"{server.url}/#/runs")
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(50)
+    scrolled(page, 1500)
+    rows.nth(30).get_by_role("link").first.click()
+    expect(page.locator(".titled .badge")).to_be_visible()
+    assert page.evaluate("scrollY") == 0
+    page.go_back()
+    page.wait_for_function("() => scrollY === 1500")
+    expect(page.locator("main")).to_be_focused()
+    page.reload()
+    expect(rows).to_have_count(50)
+    page.wait_for_function("() => scrollY === 1500")
+    page.go_forward()
+    expect(page.locator(".titled .badge")).to_be_visible()
+    assert page.evaluate("scrollY") == 0
+
+
+def test_who_moves_while_a_page_is_loaded_is_left_alone(server: Server, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/runs")
+    expect(page.locator("tbody tr")).to_have_count(50)
+    scrolled(page, 1500)
+    page.get_by_role("link", name="System").click()
+    expect(page.get_by_role("heading", name="Versions of this server")).to_be_visible()
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        if held:
+            return route.fallback()
+        return held.append(route)
+
+    page.route("**/jobs?*", hold)
+    page.go_back()
+    expect(page.get_by_text("Loading runs…")).to_be_visible()
+    page.keyboard.press("Tab")
+    held[0].continue_()
+    expect(page.locator("tbody tr")).to_have_count(50)
+    page.wait_for_function("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert page.evaluate("scrollY") == 0
+
+
+@pytest.mark.parametrize("address", ["#/runs", pytest.param("#/finetune", marks=pytest.mark.slow)])
+def test_what_has_the_focus_is_not_behind_the_bar(server: Server, open_page: Open, address: str) -> None:
+    """Which takes three lines of a phone; by the keyboard forwards and backwards."""
+    page = open_page(f"{server.url}/{address}", viewport={"width": 375, "height": 667})
+    expect(page.locator("main :is(tbody tr, select)").nth(2)).to_be_attached()
+    hidden = []
+    for key in ["Tab"] * 70 + ["Shift+Tab"] * 50:
+        page.keyboard.press(key)
+        hidden.append(page.evaluate(HIDDEN))
+    assert [one for one in hidden if one] == []
+
+
+def test_a_file_beside_its_place_takes_no_page_away(server: Server, open_page: Open) -> None:
+    """The browser would open it in the place of the page, and what was written or is on its way would be lost."""
+    page = open_page(f"{server.url}/#/data")
+    expect(page.get_by_text("None was uploaded yet.")).to_be_visible()
+    for kind in ("dragover", "drop"):
+        assert page.evaluate(DROPPED, ["h1", kind])
+        assert page.evaluate(DROPPED, ["header.bar", kind])
+        assert page.evaluate(DROPPED, [".uploads", kind])
+    expect(page.locator(".sending li")).to_have_count(1)
+    page.goto(f"{server.url}/#/finetune")
+    expect(page.get_by_label("Upload a data set")).to_be_visible()
+    assert not page.evaluate(DROPPED, ["input[type=file]", "drop"]), "a field takes files by itself"
