@@ -145,7 +145,10 @@ function keys() {
     forget.hidden = !key.get();
     say(heading, key.get() && !wrong ? "Use another key" : "This server needs a key");
     say(error, wrong ? "The server does not know this key. Check it, or ask for another." : "");
-    if (!dialog.open) dialog.showModal();
+    if (!dialog.open) {
+      field.value = "";
+      dialog.showModal();
+    }
     field.focus();
   }
 
@@ -169,8 +172,9 @@ function keys() {
       announce("The key was accepted.");
       route();
     } catch (problem) {
-      if (problem instanceof Problem && problem.status === 401) say(error, "The server does not know this key. Check it, or ask for another.");
-      else say(error, problem.message);
+      const wrong = problem instanceof Problem && problem.status === 401;
+      say(error, wrong ? "The server does not know this key. Check it, or ask for another." : problem.message);
+      if (wrong) field.select(); // nobody sees what is in it
       if (problem.passes) untilBack(() => error.textContent === problem.message && say(error, ""));
       field.focus();
     }

@@ -148,7 +148,8 @@ NUMBERS = """async ([module, points]) => {
   made.draw([{ name: "one", points }]);
   await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
   const { right } = made.element.querySelector("svg").getBoundingClientRect();
-  return [...made.element.querySelectorAll(".tick")].map((one) => [one.textContent, one.getBoundingClientRect().right - right]);
+  const beyond = (one) => one.getBoundingClientRect().right - right;
+  return [...made.element.querySelectorAll(".tick")].map((one) => [one.textContent, beyond(one)]);
 }"""
 """The numbers of the axis below a chart, and how far they reach beyond it."""
 

@@ -1,4 +1,4 @@
-"""Where the user is: how far down a page was read, what has the focus, and files that are dropped beside their place."""
+"""Where the user is: how far down a page was read, what has the focus, files that are dropped beside their place."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -67,6 +67,17 @@ def test_who_comes_back_finds_the_place(server: Server, open_page: Open) -> None
     page.go_forward()
     expect(page.locator(".titled .badge")).to_be_visible()
     assert page.evaluate("scrollY") == 0
+
+
+def test_back_from_what_was_deleted_leads_past_it(server: Server, story: Story, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/runs")
+    page.get_by_role("table").get_by_role("link", name="resnet59").click()
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Delete it").click()
+    expect(page.get_by_role("heading", level=1, name="Jobs")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("heading", level=1, name="Runs")).to_be_visible()
+    expect(page.get_by_role("table").get_by_role("link", name="resnet58")).to_be_visible()
 
 
 def test_who_moves_while_a_page_is_loaded_is_left_alone(server: Server, open_page: Open) -> None:

@@ -61,6 +61,9 @@ def test_a_job_is_shared_and_the_link_revoked(server: Server, story: Story, open
     owner.get_by_role("button", name=re.compile("^Revoke the link")).click()
     expect(owner.get_by_role("list", name="Links").get_by_role("listitem")).to_have_count(0)
     guest.wait_for_timeout(300)  # for which this server believes what it knew
+    guest.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # as it looks every five seconds
+    expect(guest.get_by_role("heading", name="The job cannot be shown")).to_be_visible()
+    expect(guest.locator("main a")).to_have_count(0)  # which nothing opens without a key
     guest.reload()
     expect(guest.get_by_role("heading", name="This link shows nothing")).to_be_visible()
     expect(guest.get_by_role("dialog")).to_have_count(0)  # nobody is asked for a key

@@ -136,7 +136,7 @@ export function show(main, id) {
       if (verb === "delete") {
         await ask(url, { method: "DELETE" });
         announce("The job was deleted.");
-        location.hash = "#/";
+        location.replace("#/"); // back leads to where one came from, and not to what is gone
         return;
       }
       draw(await post(`${url}/${verb}`, undefined, { headers: { "Idempotency-Key": once() } }));
@@ -198,8 +198,7 @@ export function show(main, id) {
   function gone(error) {
     state.gone = true;
     leave();
-    main.replaceChildren(h("h1", {}, error.status === 404 ? "Job not found" : "The job cannot be shown"), trouble(error.message),
-      h("p", {}, h("a", { href: "#/" }, "All jobs")));
+    main.replaceChildren(h("h1", {}, error.status === 404 ? "Job not found" : "The job cannot be shown"), trouble(error.message), ...elsewhere());
   }
 
   // A stream begins with all that happened: the job is asked for once when it falls silent, not at every line.
@@ -241,10 +240,15 @@ export function show(main, id) {
 
   const load = () => refresh().then(() => (measured(), listen())).catch((error) => {
     main.replaceChildren(h("h1", {}, error.status === 404 ? "Job not found" : "The job cannot be shown"),
-      trouble(error, error.status === 404 ? null : load), h("p", {}, h("a", { href: "#/" }, "All jobs")));
+      trouble(error, error.status === 404 ? null : load), ...elsewhere());
   });
   load();
   return leave;
+}
+
+/** The way on from a job that is not to be had; who has a link to it alone has none. */
+function elsewhere() {
+  return key.isLent() ? [] : [h("p", {}, h("a", { href: "#/" }, "All jobs"))];
 }
 
 function labelled({ name, tags, note }) {

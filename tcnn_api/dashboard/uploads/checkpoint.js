@@ -48,7 +48,7 @@ async function remove(kind, one, word, refusal) {
   try {
     await ask(`${kind}/${one.id}`, { method: "DELETE" });
     announce(`The ${word} was deleted.`);
-    location.hash = "#/checkpoints";
+    location.replace("#/checkpoints");
   } catch (error) {
     refused(refusal, error);
   }

@@ -39,7 +39,7 @@ async function remove(one, refusal) {
   try {
     await ask(`datasets/${one.id}`, { method: "DELETE" });
     announce("The data set was deleted.");
-    location.hash = "#/data";
+    location.replace("#/data");
   } catch (error) {
     refused(refusal, error);
   }
