@@ -106,13 +106,20 @@ class VerificationReport(Record):
                 yield f"  {self.as_run.note}"
         for drift in filter(None, (self.drift, self.written)):
             yield f"drift at τ = {drift.range}: {drift.logits.relative:.1%} of the logits' norm"
+        if self.blind:
+            yield f"  {self.blind}"
+
+    @property
+    def blind(self) -> str | None:
+        """Why the logits could not have shown an error, or None: they are the same whatever the layers compute."""
         if self.drift.logits.max_abs == 0:
-            yield "  the converted layers do not reach the logits: their weights, or a scale behind them, are zero"
-        elif self.drift.logits.worst <= self.passes[0].tolerance:
-            yield (
-                "  the converted layers hardly reach the logits, which are within the tolerance even at τ = 1: a scale "
+            return "the converted layers do not reach the logits: their weights, or a scale behind them, are zero"
+        if self.drift.logits.worst <= self.passes[0].tolerance:
+            return (
+                "the converted layers hardly reach the logits, which are within the tolerance even at τ = 1: a scale "
                 "behind them is nearly zero, and only what is compared layer by layer tells of errors"
             )
+        return None
 
     def failure(self) -> str | None:
         """One line that names the largest error out of tolerance, or None when everything passed."""

@@ -48,6 +48,18 @@ def test_it_is_verified_and_kept_as_it_was(photos: Path, tmp_path: Path) -> None
     assert (tmp_path / "converted.safetensors").stat().st_mtime_ns == before
 
 
+def test_a_comparison_that_could_not_have_failed_is_told_as_such(photos: Path, tmp_path: Path) -> None:
+    """A fresh ResNet of one's own multiplies its branches by zero: `relative error 0.0e+00` was all that was said."""
+    said: list[str] = []
+    run(
+        timm.create_model("test_resnet", num_classes=3, drop_path_rate=0.0), photos, tmp_path, say=said.append, epochs=1
+    )
+    (line,) = (line for line in said if line.startswith("converted, and equal to the CNN"))
+    assert line.endswith(
+        "; the converted layers do not reach the logits: their weights, or a scale behind them, are zero"
+    )
+
+
 def test_a_run_that_has_trained_nothing_has_no_checkpoint(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         run("test_resnet", photos, tmp_path, stop=lambda: True)

@@ -103,7 +103,8 @@ class Check:
         if self.verdict is None:
             return None
         errors = ", ".join(f"{one.logits.worst:.1e} in {one.dtype}" for one in self.verdict.passes)
-        return f"converted, and equal to the CNN: relative error {errors}"
+        blind = f"; {self.verdict.blind}" if self.verdict.blind else ""
+        return f"converted, and equal to the CNN: relative error {errors}{blind}"
 
 
 def _step(name: str) -> Progress:
