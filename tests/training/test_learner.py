@@ -116,20 +116,28 @@ def test_held_for_good() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "names"), [("attention_lr", {"query", "key"}), ("value_lr", {"value"}), ("output_lr", {"proj"})]
+    ("setting", "names"),
+    [
+        ("attention_lr", {"query", "key"}),
+        ("value_lr", {"value"}),
+        ("output_lr", {"proj"}),
+        ("position_lr", {"locality_raw", "attention_centers"}),
+        ("gating_lr", {"gating_param"}),
+    ],
 )
 def test_parts_of_a_layer_learn_at_a_rate_of_their_own(setting: str, names: set[str]) -> None:
-    own = learner(**{setting: 0.02})
+    own = learner(**{"gating_lr": 1e-3, setting: 0.02})
     for update in range(1, 4):
         learn(own, update)  # the warm-up
     rates = {id(p): group["lr"] for group in own.optimizer.param_groups for p in group["params"]}
     decays = {id(p): group["weight_decay"] for group in own.optimizer.param_groups for p in group["params"]}
     common = rates[id(own.model.head.weight)]
     for layer in gpsa_layers(own.model).values():
-        for name in ("query", "key", "value", "proj"):
+        for name in ("query", "key", "value", "proj", "locality_raw", "attention_centers", "gating_param"):
             parameter = layer.get_parameter(name)
             assert rates[id(parameter)] == (pytest.approx(20 * common, rel=0.01) if name in names else common), name
-            assert decays[id(parameter)] == (0 if name == "value" else own.config.weight_decay), name
+            decays_too = name in {"query", "key", "proj"}
+            assert decays[id(parameter)] == (own.config.weight_decay if decays_too else 0), name
 
 
 @pytest.mark.parametrize("opt", ["adamw", "sgd"])
