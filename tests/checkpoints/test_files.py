@@ -5,11 +5,12 @@ import json
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 from safetensors.torch import save_file
 
 from tcnn.checkpoints.files import checkpoint_file, forbidden, is_ours, licence_of, training_record, unfinished
-from tcnn.checkpoints.opening import architecture_of, as_source
+from tcnn.checkpoints.opening import architecture_of, as_source, open_model
 from tcnn.errors import CheckpointError, RequestError
 
 RECORD = {"data": "photos", "seed": 3}
@@ -133,7 +134,7 @@ def test_what_a_file_of_timms_train_py_was_built_with(tmp_path: Path) -> None:
     file = of_train(tmp_path / "a.pth.tar", in_chans=1, model_kwargs={"anneal_steps": 9, "drop_rate": 0.1})
     assert architecture_of(file) == ("test_resnet", {"in_chans": 1, "drop_rate": 0.1})
     assert architecture_of(of_train(tmp_path / "b.pth.tar", in_chans=None)) == ("test_resnet", {})
-    with pytest.raises(CheckpointError, match="the model argument 'checkpoint_path' is not allowed in a file"):
+    with pytest.raises(CheckpointError, match=r"c\.pth\.tar: the model argument 'checkpoint_path' is not"):
         architecture_of(of_train(tmp_path / "c.pth.tar", model_kwargs={"checkpoint_path": "x"}))
     with pytest.raises(CheckpointError, match=r"of the model '\.\./x', which is no timm name"):
         architecture_of(of_train(tmp_path / "d.pth.tar", "../x"))
@@ -146,3 +147,14 @@ def test_a_file_of_a_cnn_is_its_architecture_and_weights(tmp_path: Path) -> None
     assert as_source("resnet18", cnn) == ("resnet18", cnn)
     with pytest.raises(RequestError, match="test_resnet built with in_chans, which training would not know of"):
         as_source(of_train(tmp_path / "c.pth.tar", in_chans=1))
+
+
+def test_a_model_of_timms_train_py_is_made_for_the_size_that_it_was_trained_at(tmp_path: Path) -> None:
+    trained = timm.create_model("test_resnet", num_classes=3)
+    own = trained.pretrained_cfg["input_size"]
+    for options, size in (({}, own), ({"img_size": 48}, (3, 48, 48)), ({"input_size": [3, 32, 40]}, (3, 32, 40))):
+        given = argparse.Namespace(num_classes=3, **options)
+        torch.save({"arch": "test_resnet", "state_dict": trained.state_dict(), "args": given}, tmp_path / "a.pth.tar")
+        model = open_model(tmp_path / "a.pth.tar")
+        assert model.pretrained_cfg["input_size"] == size
+        assert torch.equal(model.fc.weight, trained.fc.weight)
