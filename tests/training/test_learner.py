@@ -126,7 +126,7 @@ def test_held_for_good() -> None:
     ],
 )
 def test_parts_of_a_layer_learn_at_a_rate_of_their_own(setting: str, names: set[str]) -> None:
-    own = learner(**{"gating_lr": 1e-3, setting: 0.02})
+    own = learner(**{"gating_lr": 1e-3, "position_lr": 1e-3, setting: 0.02})
     for update in range(1, 4):
         learn(own, update)  # the warm-up
     rates = {id(p): group["lr"] for group in own.optimizer.param_groups for p in group["params"]}
