@@ -2,7 +2,7 @@
 
 import re
 
-from tcnn.config import ConversionConfig
+from tcnn.config import HARD_TEMPERATURE, ConversionConfig
 from tcnn.config.finetune import DEFAULT_SPLIT
 from tcnn.data.sources.names import canonical
 from tcnn.errors import shorten
@@ -32,6 +32,7 @@ def check(submission: Submission, resolved: Resolved) -> None:
             _check_baseline(submission.finetuning.prefix, resolved)
         if submission.finetuning.config.init != "default":
             _check_init(submission, submission.finetuning, resolved)
+        _check_attention(submission, submission.finetuning, resolved)
         _check_datasets(submission.finetuning, resolved)
     if submission.evaluation is not None:
         _check_split("config.split", resolved.datasets["dataset"].upload, submission.evaluation.split)
@@ -131,6 +132,28 @@ def _check_baseline(prefix: str, resolved: Resolved) -> None:
             f"{prefix}baseline",
             "the model has been trained since it was converted, so no CNN starts where it does; leave it out, or name "
             "the timm model",
+        )
+
+
+def _check_attention(submission: Submission, finetuning: Finetuning, resolved: Resolved) -> None:
+    """A preset that leaves the taps a convolution has content heads to train; else no attention would learn."""
+    config, request = finetuning.config, submission.request
+    if config.anneal != "hold" or not config.conversion.content_heads:
+        return
+    if isinstance(request, TransformRequest):
+        field, heads, temperature = "content_heads", request.conversion.content_heads, request.conversion.temperature
+    else:
+        job = resolved.jobs.get("job")
+        if job is None or job.kind is not Kind.TRANSFORM or job.request.get("finetune") is not None:
+            return
+        field, heads = "job", job.request.get("content_heads", 0)
+        temperature = job.request.get("temperature", HARD_TEMPERATURE)
+    if not heads and temperature <= HARD_TEMPERATURE:
+        raise Refused(
+            field,
+            f"the preset {finetuning.asked.preset} would leave it a convolution, for it has no content heads to learn "
+            f"beside its taps; convert with content_heads {config.conversion.content_heads}, or set config.anneal to "
+            "warmup",
         )
 
 

@@ -85,6 +85,28 @@ def test_models_that_cannot_be_finetuned(
         assert words in found["detail"]
 
 
+def test_a_preset_of_content_heads_is_refused_where_it_would_train_a_convolution(
+    alice: TestClient, upload: Callable[..., str], make: Make, refusal: Refusal
+) -> None:
+    """The job trained one to its end, with one line in its log that said so."""
+    data, plain = upload(**BIG), make(Status.SUCCEEDED).id
+    body = {"job": plain, "dataset": data, "preset": "quick"}
+    found = refusal(alice.post("/finetune", json=body), 422, "job")
+    assert "the preset quick would leave it a convolution" in found["detail"]
+    assert "content_heads 4, or set config.anneal to warmup" in found["detail"]
+    training = {"dataset": data, "preset": "cifar"}
+    asked = {"model": "resnet18", "pretrained": False, "finetune": training}
+    refusal(alice.post("/transform", json={**asked, "content_heads": 0}), 422, "content_heads")
+    for route, fine in (
+        ("/finetune", {**body, "config": {"anneal": "warmup"}}),
+        ("/finetune", {**body, "preset": "paper", "config": {"anneal": "hold"}}),
+        ("/transform", asked),
+        ("/transform", {**asked, "content_heads": 2}),
+        ("/transform", {**asked, "content_heads": 0, "temperature": 1.0}),
+    ):
+        assert alice.post(route, json=fine).status_code == 202, fine
+
+
 def test_data_sets_that_cannot_be_used(alice: TestClient, upload: Callable[..., str], refusal: Refusal) -> None:
     for name, words in (
         (upload(owner="bob", **BIG), "POST /datasets"),
