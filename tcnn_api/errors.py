@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from tcnn.config.base import no_such_key, words
+from tcnn.config.base import length, no_such_key, words
 from tcnn.errors import EnvironmentFailure, RequestError, StorageError, TcnnError, named
 from tcnn_jobs.artifacts.bucket import BucketError
 from tcnn_jobs.confined.explorers import ImageGone
@@ -252,6 +252,8 @@ def field_error(item: Mapping[str, Any], path: str) -> FieldError:
             message = "no such setting; leave it out"
     elif item["type"] == "missing":
         message = "required, found nothing"
+    elif counted := length(item):
+        message = counted
     elif item["type"] != "value_error":
         message = f"{message[:1].lower()}{message[1:]}, found {quoted(item.get('input'))}"
     return FieldError(field=field, message=message)

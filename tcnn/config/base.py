@@ -61,6 +61,16 @@ def words(error: Mapping[str, Any]) -> str:
     return str(_WORDS.get(error["type"], error["msg"])).removeprefix("Value error, ")
 
 
+def length(error: Mapping[str, Any]) -> str | None:
+    """What was expected and found where a text or a list is too long or too short; None for other errors."""
+    if not error["type"].endswith(("too_long", "too_short")):
+        return None
+    (kind, bound), *_ = ((name, most) for name, most in error["ctx"].items() if name in ("max_length", "min_length"))
+    of = "character" if error["type"].startswith("string") else "item"
+    side = "at most" if kind == "max_length" else "at least"
+    return f"expected {side} {bound} {of}{'' if bound == 1 else 's'}, found {len(error['input'])}"
+
+
 def build(kind: type[ConfigT], values: Mapping[str, object], over: ConfigT | None = None) -> ConfigT:
     """Validate `values` into a configuration; with `over`, on top of the fields that were set in that one.
 
@@ -79,6 +89,8 @@ def build(kind: type[ConfigT], values: Mapping[str, object], over: ConfigT | Non
         message = words(first)
         if first["type"] == "extra_forbidden":
             message = unknown_key(kind, first["loc"])
+        elif field and (counted := length(first)):
+            message = f"{field}: {counted}"
         elif field:
             message = f"{field}: {message.lower()}, got {shorten(repr(first.get('input')), 80)}"
         raise RequestError(message) from error  # without a field several disagree, and the message names them

@@ -43,6 +43,21 @@ def test_bodies_that_are_none(
     refusal(alice.post(f"/{route}", content=body, headers=JSON), status, field)
 
 
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        ({"name": "x" * 201}, "expected at most 200 characters, found 201"),
+        ({"tags": [str(number) for number in range(60)]}, "expected at most 20 items, found 60"),
+    ],
+)
+def test_what_is_too_long_is_counted(label: dict[str, Any], words: str, alice: TestClient, refusal: Refusal) -> None:
+    """Not in pydantic's words, which speak of tuples and validation, nor with all of it in the answer."""
+    job = alice.post("/transform", json={"model": "resnet18"}).json()["id"]
+    (field,) = label
+    told = refusal(alice.patch(f"/jobs/{job}", json=label), 422, field)
+    assert told["errors"][0]["message"] == words
+
+
 @pytest.mark.parametrize("deep", [150, 450])
 def test_a_field_that_is_nested_deep_is_refused(deep: int, alice: TestClient, refusal: Refusal) -> None:
     nested = b'{"a":[' * deep + b"]}" * deep
