@@ -182,7 +182,7 @@ def test_verify_says_what_a_run_is(tcnn: Run, trained: Path) -> None:
         "run: a CNN, in which nothing is converted, so there is nothing to verify; convert it: tcnn convert run OUT, "
         "which verifies what it writes"
     )
-    assert tcnn("verify", "run/best.safetensors").error(2).startswith("run/best.safetensors: a CNN, in which nothing is ")
+    assert tcnn("verify", "run/best.safetensors").error(2).startswith("run/best.safetensors: a CNN, in which ")
     assert (
         tcnn(
             "finetune", TRAINED, "--data", "p", "--val-split", 0.25, *short, "--anneal", "warmup", "--out", "tuned"
