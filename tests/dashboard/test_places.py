@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from browsing import Open, sync_api
+from browsing import Open, sync_api, until
 from serving import Server, hosted
 from story import Story
 
@@ -97,6 +97,7 @@ def test_who_moves_while_a_page_is_loaded_is_left_alone(server: Server, open_pag
     page.go_back()
     expect(page.get_by_text("Loading runs…")).to_be_visible()
     page.keyboard.press("Tab")
+    until(page, lambda: held)
     held[0].continue_()
     expect(page.locator("tbody tr")).to_have_count(50)
     page.wait_for_function("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
