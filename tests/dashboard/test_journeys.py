@@ -119,7 +119,7 @@ def test_fine_tune_with_an_upload_cancel_resume_delete(
     page = open_page(f"{server.url}/#/finetune?job={converted}")
     expect(page.get_by_label("Job", exact=True)).to_have_value(converted)
     page.get_by_label("Upload a data set").set_input_files(tmp_path / "pets.zip")
-    expect(page.get_by_text("30 images of 3 classes")).to_be_visible()
+    expect(page.locator("main").get_by_text("30 images of 3 classes")).to_be_visible()
     page.get_by_label("Epochs").fill("0")
     page.get_by_label("Batch size").fill("8")
     page.get_by_text("All other settings").click()

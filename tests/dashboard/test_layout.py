@@ -187,8 +187,8 @@ def opened_document(url: str, open_page: Open, width: int, scheme: str, paths: s
     page = open_page("about:blank", viewport={"width": width, "height": 860}, color_scheme=scheme)
     page.route("**/openapi.json", lambda route: route.fulfill(json=_some(route.fetch().json(), paths)))
     page.goto(f"{url}/docs")
-    page.locator("#operations-models-models_models_get").get_by_role("button").first.press("Enter")
-    expect(page).to_have_url(f"{url}/docs#/models/models_models_get")
+    page.locator("#operations-models-list_models").get_by_role("button").first.press("Enter")
+    expect(page).to_have_url(f"{url}/docs#/models/list_models")
     expect(page.locator(".microlight").first).to_be_visible()
     return page
 
