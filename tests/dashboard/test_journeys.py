@@ -135,7 +135,7 @@ def test_fine_tune_with_an_upload_cancel_resume_delete(
     page.get_by_role("button", name="Fine-tune").click()
     expect(settings).to_have_attribute("aria-invalid", "true")
     expect(page.locator("p.error:visible")).to_contain_text("weight_decay")  # what was meant
-    settings.fill("workers=0\nsize=64\nwarmup_epochs=1\nanneal_epochs=1\nlog_steps=1\ndevice=cpu")
+    settings.fill("workers=0\nsize=64\nwarmup_epochs=1\nanneal_epochs=1\nlog_steps=1\ndevice=cpu\nanneal=warmup")
     page.get_by_role("button", name="Fine-tune").click()
     expect(page.locator(".titled .badge")).to_have_text("◐ Running", timeout=SLOW)
     # Curves come while it trains.
