@@ -114,12 +114,18 @@ ROOMS = {
             *(f"tcnn/evaluation/comparing/{name}.py" for name in ("before_after", "comparison", "paired")),
         ),
         tests("evaluation", "paired", "comparison", "held_out", "before_after"),
-        (*tests("evaluation", "evaluate", "evaluate_modules", "single_images"), *tests("cli", "cli_evaluate")),
+        (
+            *tests("evaluation", "evaluate", "evaluate_modules", "single_images"),
+            *tests("cli", "cli_evaluate", "cli_fold"),
+        ),
     ),
     "data": Room(
         ("tcnn/data", "tcnn/data/sources"),
         tests("data", "folder", "image_set", "loader", "order", "decode", "decoded", "tar", "shards"),
-        tests("data", "hugging_face", "loader_processes", "remote_shards", "torchvision"),
+        (
+            *tests("data", "hugging_face", "loader_processes", "remote_shards", "torchvision"),
+            *tests("analysis", "images"),
+        ),
     ),
     "checkpoints": Room(
         ("tcnn/checkpoints",),

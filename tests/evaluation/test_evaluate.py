@@ -1,8 +1,11 @@
 """`evaluate` against a plain loop over the same images: counts are exact, and the model is left as it was."""
 
+import importlib
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,6 +92,17 @@ def test_how_it_is_done_changes_no_count(model: nn.Module, data: ImageSet, optio
     expected, found = evaluate(model, data, **corrupted), evaluate(model, data, **(corrupted | options))
     assert counts(found) == counts(expected)
     assert found.loss == pytest.approx(expected.loss, rel=1e-5)
+
+
+def test_images_a_second_by_a_clock_of_its_own(
+    model: nn.Module, data: ImageSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read before the first batch and after the last."""
+    ticks = itertools.count(start=7, step=4)
+    monkeypatch.setattr(
+        importlib.import_module("tcnn.evaluation.evaluate"), "time", SimpleNamespace(perf_counter=lambda: next(ticks))
+    )
+    assert evaluate(model, data, size=32).images_per_second == len(data) / 4
 
 
 def test_corrupts_what_the_model_would_see(model: nn.Module, data: ImageSet) -> None:
