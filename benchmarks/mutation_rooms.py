@@ -98,7 +98,7 @@ ROOMS = {
                 "norm_statistics",
                 "stops",
             ),
-            *tests("training", "finetune_bad_input", "baseline"),
+            *tests("training", "finetune_bad_input", "finetune_data", "baseline"),
             *tests("vit", "vit_convolutions"),
         ),
         tests("training", "ddp", "late", "launch"),

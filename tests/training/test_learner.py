@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils import cpp_extension
 
 from tcnn import convert
+from tcnn.config import ConversionConfig
 from tcnn.training.distributed import Processes
 from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.training.runs.resume import Position, points, read_point, save_point
@@ -199,6 +200,24 @@ def test_what_is_matched_comes_back(tmp_path: Path) -> None:
     again.restore(read_point(path))
     assert again.matching is not None and again.matching.state.keys() == kept.keys() != set()
     assert all(torch.equal(again.matching.state[name], tensor) for name, tensor in kept.items())
+
+
+def test_a_late_conversion_has_its_settings() -> None:
+    own = learner(seeded(TwoConvs), convert_at=1)
+    learn(own, 1)
+    own.convert(ConversionConfig(target=LAYER, content_heads=2, input_size=(32, 32)), updates=1, converted_at=1)
+    assert [(name, layer.content_heads) for name, layer in gpsa_layers(own.model).items()] == [(LAYER, 2)]
+
+
+def test_the_average_has_the_temperatures_of_the_model() -> None:
+    own = learner(ema=0.5, gate_temperature=0.7)
+    for update in (1, 2, 3):
+        learn(own, update)
+        assert own.ema is not None
+        for one, other in zip(gpsa_layers(own.model).values(), gpsa_layers(own.ema).values(), strict=True):
+            assert one.gate_temperature.equal(other.gate_temperature)
+            assert one.position_temperature.equal(other.position_temperature)
+    assert other.gate_temperature.item() == pytest.approx(0.7)
 
 
 def test_annealed_on_the_way(tmp_path: Path) -> None:
