@@ -29,6 +29,7 @@ from tcnn.training.recipe.objective import check_teacher
 from tcnn.training.recipe.optim import create_optimizer, gpsa_layers
 from tcnn.training.record import (
     Sources,
+    begun_in,
     check_settings,
     leaked,
     record_of,
@@ -171,12 +172,7 @@ def _baseline(
     wanted = sources.pretrained and (not begun or config.teacher == "source")
     start = baseline_start(sources.model, config, sets[0].class_names, wanted, sources.weights)
     record = directory.run.record()
-    names: dict[str, Any] = {
-        "model": record["model"],
-        "data": record["data"],
-        "val": record["val"],
-        "weights": record["weights"],
-    }
+    names = {key: record[key] for key in ("model", "data", "val", "weights", "directory") if key in record}
     cnn = sources._replace(model=start.model, pretrained=False, weights=None, names=names)
     callbacks.say("training the CNN with the same recipe")
 
@@ -253,7 +249,7 @@ def _finetune(
         if fresh and processes.first:
             run.rewind(0, 0)
     elif processes.first:
-        run.create(record | {"directory": str(Path.cwd())}, directory.force)
+        run.create(record | begun_in(sources), directory.force)
     check.keep(start.model, run.path, record["weights"])
     for note in (*notes, *filter(None, (check.line(),))):
         say(note)

@@ -34,7 +34,7 @@ class Sources(NamedTuple):
 def seen_from_here(sources: Sources, run: RunDirectory) -> Sources:
     """What a run is resumed with; relative paths that lead nowhere here, from the directory that it began in."""
     home = run.record().get("directory")
-    if home is None:  # a run of 0.2.0
+    if home is None:  # a run of 0.2.0, or one that is known by other names
         return sources
 
     def here(value: Any) -> Any:
@@ -42,6 +42,11 @@ def seen_from_here(sources: Sources, run: RunDirectory) -> Sources:
         return Path(seen) if isinstance(value, Path) else seen
 
     return sources._replace(model=here(sources.model), data=here(sources.data), val=here(sources.val))
+
+
+def begun_in(sources: Sources) -> dict[str, str]:
+    """For config.json, where relative paths lead from; of a run that is known by other names no path is told."""
+    return {} if sources.names else {"directory": str(Path.cwd())}
 
 
 def record_of(sources: Sources, config: FinetuneConfig, start: Start, train: ImageSet) -> dict[str, Any]:
