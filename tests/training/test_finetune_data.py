@@ -16,6 +16,7 @@ from tcnn.data.image_set import open_dataset, split_off
 from tcnn.errors import RequestError
 from tcnn.models.trace import input_settings
 from tcnn.training.distributed import Processes
+from tcnn.training.finetune import finetune
 from tcnn.training.preparing.inputs import training_loader
 from tcnn.training.preparing.prepare import prepare
 from tcnn.training.runs.callbacks import Progress
@@ -210,3 +211,12 @@ def test_a_run_goes_on_from_another_working_directory(
     result = run(seeded(TwoConvs), name, tmp_path / "run", epochs=1, resume=True, say=said.append)
     assert result.epochs == 1 and "the run is finished already" in said
     assert not [line for line in said if line.startswith("changed")]
+
+
+def test_what_is_known_by_other_names_tells_no_path(data: Path, tmp_path: Path) -> None:
+    """As the service trains: what it gives out of a run must not say where it lies."""
+    names = {"model": "ckpt_1", "data": "ds_1"}
+    finetune(seeded(TwoConvs), str(data), config=tiny(epochs=1), out=tmp_path / "run", pretrained=False, names=names)
+    told = (tmp_path / "run" / "config.json").read_text()
+    assert '"ds_1"' in told
+    assert not [place for place in (tmp_path, data, Path.cwd()) if str(place) in told]
