@@ -172,7 +172,9 @@ def _baseline(
     wanted = sources.pretrained and (not begun or config.teacher == "source")
     start = baseline_start(sources.model, config, sets[0].class_names, wanted, sources.weights)
     record = directory.run.record()
-    names = {key: record[key] for key in ("model", "data", "val", "weights", "directory") if key in record}
+    names: dict[str, Any] = {
+        key: record[key] for key in ("model", "data", "val", "weights", "directory") if key in record
+    }
     cnn = sources._replace(model=start.model, pretrained=False, weights=None, names=names)
     callbacks.say("training the CNN with the same recipe")
 
