@@ -153,7 +153,7 @@ def _check_attention(submission: Submission, finetuning: Finetuning, resolved: R
             field,
             f"the preset {finetuning.asked.preset} would leave it a convolution, for it has no content heads to learn "
             f"beside its taps; convert with content_heads {config.conversion.content_heads}, or set config.anneal to "
-            "warmup",
+            "warmup and, on few images, config.gate_temperature and config.position_temperature to 0.25",
         )
 
 

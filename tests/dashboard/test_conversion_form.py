@@ -80,6 +80,26 @@ def test_all_options_of_a_conversion(story_server: Server, story: Story, open_pa
     expect(page.get_by_label("Without the padding")).to_be_checked()
 
 
+def test_content_heads_where_none_are_named(story_server: Server, story: Story, open_page: Open) -> None:
+    """Four, which the presets for small data can train; in the same job the preset's; an older job has what it had."""
+    page = open_page(f"{story_server.url}/#/transform")
+    page.get_by_role("combobox", name="Model").fill("test_resnet")
+    page.get_by_role("combobox", name="Model").press("Escape")
+    page.get_by_label("Pretrained weights").uncheck()
+    page.get_by_text("More about the conversion").click()
+    heads, also = page.get_by_label("Content heads", exact=True), page.get_by_label("Fine-tune it in the same job")
+    expect(heads).to_have_attribute("placeholder", "4")
+    also.check()
+    expect(heads).to_have_attribute("placeholder", "the preset’s")
+    also.uncheck()
+    page.get_by_role("button", name="Convert", exact=True).click()
+    expect(page.get_by_role("heading", name="test_resnet")).to_be_visible()
+    assert story.house.store.get(page.url.rpartition("/")[2]).request["content_heads"] == 4
+    older = httpx.post(f"{story_server.url}/transform", json={"model": "test_resnet", "pretrained": False}).json()["id"]
+    page.goto(f"{story_server.url}/#/transform?from={older}")
+    expect(page.get_by_label("Content heads", exact=True)).to_have_value("0")
+
+
 @pytest.mark.slow
 def test_a_list_that_is_dismissed_before_it_came_stays_away(story_server: Server, open_page: Open) -> None:
     """Escape after the last letter: models that were asked for come late and would lie over the rest of the form."""

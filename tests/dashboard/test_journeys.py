@@ -70,7 +70,8 @@ def watch_and_download(page: Any, client: httpx.Client, file: Path) -> None:
     expect(page.locator(".titled .badge")).to_have_text("✓ Succeeded", timeout=SLOW)
     expect(page.get_by_text("computes the same function")).to_be_visible()
     job = client.get(f"/jobs/{page.url.rpartition('/')[2]}").json()
-    assert job["request"] == {"model": "test_resnet", "pretrained": False, "stride": "keep", "query_key": "normal"}
+    asked = {"model": "test_resnet", "pretrained": False, "stride": "keep", "query_key": "normal", "content_heads": 4}
+    assert job["request"] == asked
     drift = job["result"]["verification"]["drift"]["logits"]["relative"]
     expect(page.get_by_text(f"{100 * drift:.1f}".rstrip("0").rstrip(".") + "%")).to_be_visible()
     with page.expect_download() as waiting:

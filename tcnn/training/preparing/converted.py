@@ -53,7 +53,8 @@ def refuse_convolution(name: str, model: nn.Module, config: FinetuneConfig) -> N
     if all(in_hard_limit(layer.tensors, layer.geometry) for layer in layers):
         raise RequestError(
             f"anneal: hold, as the preset has it, would leave {name} a convolution, for it has no content heads to "
-            f"learn beside its taps; convert its CNN with --content-heads {wanted}, or give --anneal warmup"
+            f"learn beside its taps; convert its CNN with --content-heads {wanted}, or give --anneal warmup and, on "
+            "few images, --set gate_temperature=0.25 --set position_temperature=0.25"
         )
 
 

@@ -7,6 +7,9 @@ import { ownWeights } from "./own-weights.js";
 import { contentScope } from "./scope-fields.js";
 import { trainingFields } from "./training-form.js";
 
+/** Those that the presets for small data train; without any they would have nothing but a convolution to train. */
+const CONTENT_HEADS = 4;
+
 /** Its parts; `others` are the names of what stands in every form. */
 export function transform(query, others) {
   const model = modelPicker();
@@ -17,7 +20,7 @@ export function transform(query, others) {
     target: text({ placeholder: "layer4\\.0\\..*" }),
     temperature: numeric({ placeholder: "1/46 = 0.0217" }),
     head_dim: numeric({ placeholder: "automatic" }),
-    content_heads: numeric({ placeholder: "0" }),
+    content_heads: numeric({ placeholder: CONTENT_HEADS }),
     position_reach: numeric({ placeholder: "15" }),
     seed: numeric({ placeholder: "0" }),
   };
@@ -31,6 +34,7 @@ export function transform(query, others) {
   const box = h("div", { hidden: true }, training.parts);
   also.addEventListener("change", () => {
     box.hidden = !also.checked;
+    own.content_heads.placeholder = also.checked ? "the preset’s" : CONTENT_HEADS;
     if (also.checked) training.load();
   });
   let more = {}; // settings of a job that is edited for which the form has no field
@@ -48,6 +52,7 @@ export function transform(query, others) {
       more = { ...request };
       for (const name of [...others, ...Object.keys(own), "model", "weights", "stride", "query_key", "position", "content", "finetune"]) delete more[name];
       for (const [name, control] of Object.entries(own)) if (name !== "pretrained") control.value = request[name] ?? "";
+      if (!request.finetune) own.content_heads.value ||= "0"; // it was made so
       also.checked = Boolean(request.finetune);
       also.dispatchEvent(new Event("change"));
       if (request.finetune) training.fill(request.finetune);
@@ -65,7 +70,7 @@ export function transform(query, others) {
           field("target", "Convolutions by name", own.target, { half: true, hint: "A regular expression; replaces the stage." }),
           field("temperature", "Temperature τ", own.temperature, { hint: "1/46 is the CNN, 1 is the paper’s start." }),
           field("head_dim", "Head width", own.head_dim, { hint: "Channels of a head’s queries and keys." }),
-          field("content_heads", "Content heads", own.content_heads, { hint: "Beside the taps; they add nothing at first." }),
+          field("content_heads", "Content heads", own.content_heads, { hint: "Beside the taps; they add nothing until they learn. The paper has none: 0." }),
           field("query_key", "Query and key weights", queryKey, { half: true }),
           scope.parts,
           field("position", "Positional attention", position, { half: true }),
@@ -80,6 +85,7 @@ export function transform(query, others) {
         const made = weights.into({ ...more, model: model.input.value.trim(), stride: stride.value, query_key: queryKey.value });
         if (position.value !== "isotropic") made.position = position.value; // older workers know no other, and refuse the word
         for (const [name, control] of Object.entries(own)) if (name !== "pretrained") put(made, name, read(control));
+        if (!also.checked) made.content_heads ??= CONTENT_HEADS;
         return made;
       }, () => scope.body(), () => (also.checked ? training.body() : null));
       if (content !== "global") body.content = content;
