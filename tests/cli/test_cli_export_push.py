@@ -93,7 +93,7 @@ def test_a_torch_program(tcnn: Run, tuned: Path, listing: Callable[[], list[str]
         (("a.bin", "--format", "coreml"), "--format: expected onnx or torch, found 'coreml'"),
         (("a.onnx", "--size", "0x4"), "--size: expected pixels as 224 or 224x160"),
         (("a.onnx", "--size", "1x2x3"), "--size: expected pixels"),
-        (("a.onnx", "--batch", 0), "batch: expected one image or more, found 0"),
+        (("a.onnx", "--batch", 0), "batch: expected one image or more, at most 1000000, found 0"),
         (("a.onnx", "--dynamic", "batch,depth"), "dynamic axes: expected some of batch, height, width, found 'depth'"),
         (("a.onnx", "--tolerance", "nan"), "expected a relative error above 0"),
         (("a.onnx", "--opset", 0), "--opset: expected 1 to"),
