@@ -8,9 +8,11 @@ import torch
 from PIL import Image
 from timm.layers import DropPath
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from tcnn.config import FinetuneConfig, finetune_config
 from tcnn.training.finetune import FinetuneResult, finetune
+from tcnn.training.recipe.optim import create_optimizer
 
 COLOURS = ("blue", "green", "red")
 TINY: dict[str, Any] = {
@@ -100,3 +102,15 @@ def seeded(make: Callable[[], nn.Module], seed: int = 0) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()
+
+
+def trained(opt: str = "adamw", seed: int = 0, steps: int = 3) -> tuple[nn.Module, Optimizer]:
+    """A module and an optimizer that remembers something."""
+    model = seeded(TwoConvs, seed)
+    optimizer = create_optimizer(model, tiny(opt=opt))
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        model(torch.randn(2, 3, 8, 8, generator=generator)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer

@@ -11,9 +11,8 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from tiny_runs import Normed, TwoConvs, colours, run, seeded, tiny
+from tiny_runs import Normed, TwoConvs, colours, run, seeded, tiny, trained
 from torch import nn
-from torch.optim import Optimizer
 
 import tcnn
 from tcnn.errors import CheckpointError, RequestError, StorageError
@@ -25,18 +24,6 @@ from tcnn.training.runs.rundir import RunDirectory
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return colours(tmp_path_factory.mktemp("colours"))
-
-
-def trained(opt: str = "adamw", seed: int = 0, steps: int = 3) -> tuple[nn.Module, Optimizer]:
-    """A module and an optimizer that remembers something."""
-    model = seeded(TwoConvs, seed)
-    optimizer = create_optimizer(model, tiny(opt=opt))
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(steps):
-        model(torch.randn(2, 3, 8, 8, generator=generator)).square().sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model, optimizer
 
 
 def save(directory: Path, updates: int, keep: int = 2, **options: Any) -> Path:

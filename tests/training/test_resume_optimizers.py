@@ -6,25 +6,13 @@ from typing import Any
 import pytest
 import torch
 from timm.optim._optim_factory import OptimInfo, default_registry
-from tiny_runs import TwoConvs, colours, run, seeded, tiny
+from tiny_runs import TwoConvs, colours, run, seeded, tiny, trained
 from torch import nn
 from torch.optim import Optimizer
 
 from tcnn.errors import RequestError
 from tcnn.training.recipe.optim import create_optimizer, memory_of
 from tcnn.training.runs.resume import Position, read_point, restore, save_point
-
-
-def trained(opt: str = "adamw", seed: int = 0, steps: int = 3) -> tuple[nn.Module, Optimizer]:
-    """A module and an optimizer that remembers something."""
-    model = seeded(TwoConvs, seed)
-    optimizer = create_optimizer(model, tiny(opt=opt))
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(steps):
-        model(torch.randn(2, 3, 8, 8, generator=generator)).square().sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model, optimizer
 
 
 @pytest.mark.parametrize("opt", ["adamw", "sgd", "lamb", "adan", "adafactor", "lion", "rmsproptf", "lookahead_adamw"])
