@@ -18,6 +18,28 @@ SPELLINGS = {
 """-b, -j and --img-size are timm's, too."""
 TAKES_TIMMS = ("convert", "evaluate", "export", "finetune", "plan", "predict", "verify")
 """Commands that read timm's spellings (`timms`)."""
+# What `tcnn finetune` and `tcnn plan` say alike.
+Validation = Annotated[
+    str | None, typer.Option(help="Validation images; default the validation split of --data.", metavar="DATASET")
+]
+ConfigFile = Annotated[Path | None, typer.Option(help="Settings from a YAML or JSON file.", metavar="FILE")]
+Epochs = Annotated[int | None, typer.Option(help="Passes over the training set.", metavar="N")]
+BatchSize = Annotated[int | None, typer.Option(help="Images per optimizer step.", metavar="N")]
+LearningRate = Annotated[float | None, typer.Option(help="Learning rate after the warm-up.", metavar="R")]
+Pixels = Annotated[str | None, typer.Option(help="Pixels: 224 or 224x160 (height × width).", metavar="S")]
+ConvertAt = Annotated[int | None, typer.Option(help="Train the CNN, convert at this epoch, go on.", metavar="EPOCH")]
+Anneal = Annotated[
+    str | None,
+    typer.Option(help="warmup: τ rises over the warm-up; none: it is 1 at once; hold: it stays.", metavar="HOW"),
+]
+Fraction = Annotated[
+    float | None, typer.Option(help="Class-balanced share of the training set; epochs × 1/F.", metavar="F")
+]
+Teacher = Annotated[str | None, typer.Option(help="Distil from `source` or another timm model.", metavar="MODEL")]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random.", metavar="N")]
+Workers = Annotated[int | None, typer.Option(help="Processes that load images.", metavar="N")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", metavar="D")]
+
 ModelKwargs = Annotated[
     list[str] | None,
     typer.Option("--model-kwargs", help="Arguments of timm's create_model.", metavar="KEY=VALUE"),

@@ -5,7 +5,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcnn.cli.options.spellings import image_size, processes
+from tcnn.cli.options.spellings import (
+    Anneal,
+    BatchSize,
+    ConfigFile,
+    ConvertAt,
+    Device,
+    Epochs,
+    Fraction,
+    LearningRate,
+    Pixels,
+    Seed,
+    Teacher,
+    Validation,
+    Workers,
+    image_size,
+    processes,
+)
 from tcnn.cli.output import console
 from tcnn.cli.output.epochs import EpochLog
 from tcnn.processes import keep_freed_memory, loading
@@ -27,40 +43,29 @@ def command(
         str | None,
         typer.Option(help="Training images: a folder, a .tar, hfds/…, torch/…, wds/….", metavar="DATASET"),
     ] = None,
-    val: Annotated[
-        str | None, typer.Option(help="Validation images; default the validation split of --data.", metavar="DATASET")
-    ] = None,
+    val: Validation = None,
     val_split: Annotated[
         float | None,
         typer.Option(help="Hold this share of the training images out instead; 0.1 without a split.", metavar="F"),
     ] = None,
     preset: Annotated[str, typer.Option(help=PRESETS, metavar="NAME")] = "paper",
-    config: Annotated[Path | None, typer.Option(help="Settings from a YAML or JSON file.", metavar="FILE")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the training set.", metavar="N")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Images per optimizer step.", metavar="N")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate after the warm-up.", metavar="R")] = None,
-    size: Annotated[str | None, typer.Option(help="Pixels: 224 or 224x160 (height × width).", metavar="S")] = None,
+    config: ConfigFile = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    lr: LearningRate = None,
+    size: Pixels = None,
     convert: Annotated[
         bool | None, typer.Option("--convert/--no-convert", help="Train the T-CNN, or the CNN with the same recipe.")
     ] = None,
-    convert_at: Annotated[
-        int | None, typer.Option(help="Train the CNN, convert at this epoch, go on.", metavar="EPOCH")
-    ] = None,
-    anneal: Annotated[
-        str | None,
-        typer.Option(help="warmup: τ rises over the warm-up; none: it is 1 at once; hold: it stays.", metavar="HOW"),
-    ] = None,
-    fraction: Annotated[
-        float | None, typer.Option(help="Class-balanced share of the training set; epochs × 1/F.", metavar="F")
-    ] = None,
-    teacher: Annotated[
-        str | None, typer.Option(help="Distil from `source` or another timm model.", metavar="MODEL")
-    ] = None,
+    convert_at: ConvertAt = None,
+    anneal: Anneal = None,
+    fraction: Fraction = None,
+    teacher: Teacher = None,
     baseline: Annotated[
         bool, typer.Option("--baseline", help="Then train the CNN in the same way, too, and compare the two.")
     ] = False,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random.", metavar="N")] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes that load images.", metavar="N")] = None,
+    seed: Seed = None,
+    workers: Workers = None,
     nproc: Annotated[
         int | None, typer.Option(help="Processes that share the training, a GPU each; default 1.", metavar="N", min=1)
     ] = None,
@@ -69,7 +74,7 @@ def command(
         str, typer.Option(help="What starts them: local (torchrun on this host) or ray.", metavar="local|ray")
     ] = "local",
     address: Annotated[str | None, typer.Option(help="The Ray cluster's.", metavar="HOST:PORT")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", metavar="D")] = None,
+    device: Device = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", help="Any other setting, as often as needed.", metavar="KEY=VALUE")
     ] = None,
