@@ -35,6 +35,8 @@ from tcnn.models.running import place_of, usable_device, weights_dtype
 from tcnn.models.trace import check_size, evaluating, input_settings, input_shape
 
 Amp = Literal["float32", "bfloat16", "float16"]
+CorruptionChoice = tuple[str, int] | Literal["mixed"]
+"""(name, severity) of an ImageNet-C corruption; "mixed": any of them at any severity, drawn for each image."""
 Progress = Callable[[int], None]
 """Called with the number of images just evaluated."""
 Observe = Callable[[Batch, Tensor | None], None]
@@ -71,7 +73,7 @@ def evaluate(
     device: torch.device | str | None = None,
     amp: Amp = "float32",
     channels_last: bool = False,
-    corruption: tuple[str, int] | None = None,
+    corruption: CorruptionChoice | None = None,
     class_subset: Sequence[int] | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -87,8 +89,8 @@ def evaluate(
         batch_size: images of one forward pass in this process.
         device: of the images; default that of the model.
         amp: the dtype of autocast.
-        corruption: (name, severity) of an ImageNet-C corruption; the noise of an image depends on `seed` and the image
-            only.
+        corruption: (name, severity) of an ImageNet-C corruption, or "mixed": one that is drawn for each image. The
+            noise of an image depends on `seed` and the image only.
         class_subset: the model's output for each class of the data set; only these outputs are scored. Default all
             outputs, which must then be as many as the data set has classes.
         progress: called after each batch with the number of its images.
@@ -137,12 +139,10 @@ def transform_for(
     model: nn.Module,
     size: int | tuple[int, int] | None = None,
     crop_pct: float | None = None,
-    corruption: tuple[str, int] | Literal["mixed"] | None = None,
+    corruption: CorruptionChoice | None = None,
     seed: int = 0,
 ) -> Transform:
     """timm's evaluation transform of a model: resize, crop, (corrupt,) to a tensor, normalise.
-
-    "mixed" is one of the fifteen corruptions at one of five severities, drawn for each image.
 
     Of a very long strip only the middle is resized: see `middle_of_strip`.
     """

@@ -1,43 +1,60 @@
-"""What a model answers to every image of a data set, one by one, so that two models can be compared image by image."""
+"""A model's answer to every image of a data set, one by one, so that two models can be compared image by image."""
 
-from collections.abc import Callable
-from contextlib import closing
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tcnn.data.image_set import ImageSet
-from tcnn.data.loader import Batch, EvaluationLoader
-from tcnn.errors import RequestError
-from tcnn.evaluation.evaluate import Amp, transform_for
-from tcnn.folding.fold import fused
-from tcnn.models.running import weights_dtype
-from tcnn.models.trace import evaluating
+from tcnn.data.loader import Batch
+from tcnn.evaluation.evaluate import evaluate
+
+NOT_FINITE = "no number"
+"""Name of the answer where a model's output is not finite."""
 
 
 class Outcomes(NamedTuple):
-    """Of the N images that could be read, in their order."""
+    """Targets and top-1 predictions for the N images that could be read, in the data set's order."""
 
     indices: NDArray[np.int64]
-    """Their places in the data set, (N,)."""
+    """Indices in the data set, (N,)."""
     targets: NDArray[np.int64]
-    """Their classes, (N,)."""
+    """Classes, (N,)."""
     predicted: NDArray[np.int64]
-    """The model's first answers, (N,); −1 where its output is not finite."""
+    """Predicted classes, (N,); −1 where the output is not finite."""
     confidence: NDArray[np.float64]
-    """The probabilities of these, (N,)."""
+    """Probability of the predicted class, (N,); 0 where the output is not finite."""
 
     @property
     def right(self) -> NDArray[np.bool_]:
-        """Whether the first answer is the class, (N,)."""
+        """Whether the predicted class is the target, (N,)."""
         return np.equal(self.predicted, self.targets)
+
+    def at(self, rows: NDArray[np.int64]) -> "Outcomes":
+        """The outcomes in some rows of the arrays."""
+        return Outcomes(self.indices[rows], self.targets[rows], self.predicted[rows], self.confidence[rows])
+
+    def most_confident(self, mask: NDArray[np.bool_], count: int) -> NDArray[np.int64]:
+        """At most `count` of the rows in a mask (N,), the most confident predictions first."""
+        rows = np.flatnonzero(mask)
+        return rows[np.argsort(-self.confidence[rows], kind="stable")][:count]
+
+
+def in_common(one: Outcomes, other: Outcomes) -> tuple[Outcomes, Outcomes]:
+    """Both on the images that both could read."""
+    _, first, second = np.intersect1d(one.indices, other.indices, return_indices=True)
+    return one.at(first), other.at(second)
+
+
+def answer_names(class_names: Sequence[str]) -> list[str]:
+    """Names of the values of `Outcomes.predicted`, which −1 indexes, too."""
+    return [*class_names, NOT_FINITE]
 
 
 class Observer:
-    """Keeps what a model says to each image, batch by batch, as `evaluate` and `outcomes` go through a data set."""
+    """Records the outcome of every image while `evaluate` goes through a data set, which calls it with every batch."""
 
     def __init__(self, data: ImageSet, batch_size: int) -> None:
         self._data, self._batch_size, self._start = data, batch_size, 0
@@ -57,48 +74,13 @@ class Observer:
 
     @property
     def outcomes(self) -> Outcomes:
-        """All that was observed; raises `RequestError` if nothing was."""
-        if not self._columns:
-            raise RequestError(f"none of the {len(self._data)} images can be read")
+        """Everything observed so far: at least one batch."""
         indices, targets, predicted, confidence = np.concatenate(self._columns, 1)
         return Outcomes(indices.astype(int), targets.astype(int), predicted.astype(int), confidence)
 
 
-def outcomes(
-    model: nn.Module,
-    data: ImageSet,
-    *,
-    size: tuple[int, int] | None = None,
-    batch_size: int = 64,
-    workers: int = 0,
-    device: torch.device | str = "cpu",
-    amp: Amp = "float32",
-    corruption: Literal["mixed"] | None = None,
-    progress: Callable[[int], None] = lambda images: None,
-) -> Outcomes:
-    """Answer every image of a data set, preprocessed as timm does for the model, which is on the device.
-
-    Args:
-        size: (height, width) in pixels that the images are cropped to; default the model's own.
-        amp: the dtype of autocast.
-        corruption: "mixed": every image under a corruption of ImageNet-C that is drawn for it.
-        progress: called after each batch with the number of its images.
-
-    Raises: `RequestError` if none can be read, or the model has another number of outputs than there are classes;
-    `EnvironmentFailure` for corruptions without scipy.
-    """
-    place = torch.device(device)
-    transform = transform_for(model, size, corruption=corruption)
-    loader = EvaluationLoader(data, transform, batch_size=batch_size, workers=workers)
-    autocast = torch.autocast(place.type, getattr(torch, amp), enabled=amp != "float32")
-    observer, dtype = Observer(data, batch_size), weights_dtype(model)
-    with closing(loader), evaluating(model), fused(model), torch.inference_mode(), autocast:
-        for batch in loader:
-            logits = model(batch.images.to(place, dtype)).float() if len(batch.images) else None
-            if logits is not None and (logits.dim() != 2 or logits.shape[1] != len(data.class_names)):
-                raise RequestError(
-                    f"the model's output is {tuple(logits.shape)}, the data set has {len(data.class_names)} classes"
-                )
-            observer(batch, logits)
-            progress(len(batch.images) + len(batch.unreadable))
+def outcomes(model: nn.Module, data: ImageSet, *, batch_size: int = 64, **options: Any) -> Outcomes:
+    """Evaluate a model on a data set, image by image. `options` are those of `evaluate`, and so is what it raises."""
+    observer = Observer(data, batch_size)
+    evaluate(model, data, batch_size=batch_size, observe=observer, **options)
     return observer.outcomes

@@ -139,6 +139,13 @@ def test_mixed_corruptions_are_those_of_the_seed(model: nn.Module, data: ImageSe
             assert torch.equal(whole(image), expected)
 
 
+def test_evaluation_under_mixed_corruptions(model: nn.Module, data: ImageSet) -> None:
+    found = [evaluate(model, data, size=48, corruption="mixed", seed=seed).loss for seed in (3, 3, 4)]
+    assert found[0] == found[1] != found[2]
+    with pytest.raises(RequestError, match="corruption: expected .*mixed"):
+        evaluate(model, data, size=48, corruption="fog")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("corruption", [None, ("gaussian_noise", 1)])
 @pytest.mark.parametrize(("width", "height"), [(3000, 1), (2, 3001), (90, 40)])
 def test_a_long_strip_is_not_enlarged_as_a_whole(

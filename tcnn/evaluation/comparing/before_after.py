@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from tcnn.evaluation import scores
-from tcnn.evaluation.outcomes import Outcomes
+from tcnn.evaluation.outcomes import Outcomes, answer_names, in_common
 from tcnn.evaluation.scores import Interval
 
 Role = Literal["cnn", "tuned_cnn", "converted", "t_cnn"]
@@ -175,7 +175,7 @@ def _difference(
     assert after.outcomes is not None  # noqa: S101
     corrupted = None
     if before.corrupted is not None and after.corrupted is not None:
-        one, other = _common(before.corrupted, after.corrupted)
+        one, other = in_common(before.corrupted, after.corrupted)
         corrupted = estimate(scores.paired(one.right, other.right))
     found = change(before.outcomes, after.outcomes, class_names, files)
     return Difference(of=after.row.role, over=before.row.role, corrupted=corrupted, **dict(found))
@@ -185,21 +185,19 @@ def change(
     before: Outcomes, after: Outcomes, class_names: Sequence[str], files: Mapping[int, str] | Sequence[str]
 ) -> Change:
     """What is right or wrong after that was not before, on the images that both could read."""
-    one, other = _common(before, after)
+    one, other = in_common(before, after)
     was, now = one.right, other.right
     gained, lost = ~was & now, was & ~now
-    names = [*class_names, "no number"]
+    names = answer_names(class_names)
 
     def changed(mask: NDArray[np.bool_]) -> list[Changed]:
-        places = np.flatnonzero(mask)
-        surest = places[np.argsort(-other.confidence[places], kind="stable")][:NAMED]
         return [
             Changed(
                 file=files[int(one.indices[i])], target=names[one.targets[i]],
                 before=names[one.predicted[i]], before_confidence=float(one.confidence[i]),
                 after=names[other.predicted[i]], after_confidence=float(other.confidence[i]),
             )
-            for i in surest
+            for i in other.most_confident(mask, NAMED)
         ]  # fmt: skip
 
     return Change(
@@ -215,16 +213,6 @@ def change(
         right_images=changed(gained),
         wrong_images=changed(lost),
     )
-
-
-def _common(one: Outcomes, other: Outcomes) -> tuple[Outcomes, Outcomes]:
-    """Both on the images that both could read."""
-    _, first, second = np.intersect1d(one.indices, other.indices, return_indices=True)
-    return _at(one, first), _at(other, second)
-
-
-def _at(found: Outcomes, places: NDArray[np.int64]) -> Outcomes:
-    return Outcomes(found.indices[places], found.targets[places], found.predicted[places], found.confidence[places])
 
 
 def _accuracy(right: NDArray[np.bool_]) -> Accuracy:

@@ -13,9 +13,8 @@ from tcnn.checkpoints.files import label_names
 from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.evaluation import held_out, scores
 from tcnn.evaluation.comparing.before_after import Estimate, estimate
-from tcnn.evaluation.evaluate import evaluate
 from tcnn.evaluation.imagenet_variants import ClassMapping, detect, map_classes
-from tcnn.evaluation.outcomes import Observer, Outcomes
+from tcnn.evaluation.outcomes import Outcomes, outcomes
 from tcnn.folding.report import PruningAccuracy
 from tcnn.models.trace import input_shape
 
@@ -111,7 +110,7 @@ def _both(one: Tally, other: Tally) -> tuple[NDArray[np.float64], NDArray[np.flo
 
 
 def measure_on(
-    checkpoint: str, data: str, size: int | None = None, batch_size: int = 64, workers: int = 0
+    checkpoint: str, data: str, size: int | None = None
 ) -> Callable[[nn.Module, nn.Module], PruningAccuracy]:
     """A function of the model before and after pruning that measures both on a data set.
 
@@ -132,13 +131,10 @@ def measure_on(
         chosen = held_out.only(read, unseen.files)
 
         def right(model: nn.Module) -> NDArray[np.bool_]:
-            observer = Observer(chosen, batch_size)
-            evaluate(
-                model, chosen, size=(size, size) if size is not None else (height, width), batch_size=batch_size,
-                workers=workers, device=next(before.parameters()).device, class_subset=matching.outputs,
-                observe=observer,
-            )  # fmt: skip
-            return observer.outcomes.right
+            return outcomes(
+                model, chosen, size=size or (height, width), device=next(before.parameters()).device,
+                class_subset=matching.outputs,
+            ).right  # fmt: skip
 
         one, other = right(before), right(after)
         change = scores.paired(one, other)

@@ -15,10 +15,8 @@ from pydantic import BaseModel
 
 from tcnn.data.image_set import ImageSet
 from tcnn.evaluation.comparing.before_after import Change, change
-from tcnn.evaluation.outcomes import Outcomes
+from tcnn.evaluation.outcomes import Outcomes, answer_names
 
-NO_NUMBER = "no number"
-"""What is said of an output that is not finite."""
 SIDE = 96
 """Pixels of a thumbnail's longer side."""
 
@@ -87,16 +85,14 @@ class Looked(NamedTuple):
 
 def mistakes(looked: Looked, most: int) -> list[Mistake]:
     """The images that a model gets wrong, those first of whose class it is surest."""
-    found, names = looked.outcomes, [*looked.data.class_names, NO_NUMBER]
+    found, names = looked.outcomes, answer_names(looked.data.class_names)
     files = short_names(looked.data)
-    wrong = np.flatnonzero(~found.right)
-    surest = wrong[np.argsort(-found.confidence[wrong], kind="stable")][:most]
     made = [
         Mistake(
             file=files[int(found.indices[i])], target=names[found.targets[i]],
             answer=names[found.predicted[i]], confidence=round(float(found.confidence[i]), 6),
         )
-        for i in surest
+        for i in found.most_confident(~found.right, most)
     ]  # fmt: skip
     illustrate(made, looked.data)
     return made

@@ -94,7 +94,7 @@ def _show(report: "PredictionReport", out: "Console") -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from tcnn.evaluation.comparing.single_images import NO_NUMBER
+    from tcnn.evaluation.outcomes import NOT_FINITE
 
     table = Table(box=None, pad_edge=False)
     table.add_column("image", overflow="fold")
@@ -109,7 +109,7 @@ def _show(report: "PredictionReport", out: "Console") -> None:
             cells = [escape(first.file) if place == 0 else ""]
             for prediction in predictions:
                 guess = prediction.guesses[place] if place < len(prediction.guesses) else None
-                nothing = NO_NUMBER if prediction.not_finite and place == 0 else ""
+                nothing = NOT_FINITE if prediction.not_finite and place == 0 else ""
                 cells += [escape(guess.name), f"{guess.probability:.1%}"] if guess else [nothing, ""]
             table.add_row(*cells)
     out.print(table)
@@ -122,7 +122,7 @@ def _show(report: "PredictionReport", out: "Console") -> None:
 
 
 def _write_csv(found: "dict[str, list[Prediction]]", file: Path, force: bool) -> None:
-    from tcnn.evaluation.comparing.single_images import NO_NUMBER
+    from tcnn.evaluation.outcomes import NOT_FINITE
     from tcnn.files import replacing
 
     fields = ("model", "file", "rank", "index", "name", "probability", "unreadable")
@@ -135,6 +135,6 @@ def _write_csv(found: "dict[str, list[Prediction]]", file: Path, force: bool) ->
                 if prediction.unreadable:
                     writer.writerow(line | {"unreadable": prediction.unreadable})
                 if prediction.not_finite:
-                    writer.writerow(line | {"name": NO_NUMBER})
+                    writer.writerow(line | {"name": NOT_FINITE})
                 for rank, guess in enumerate(prediction.guesses, 1):
                     writer.writerow(line | {"rank": rank, **guess.model_dump()})
