@@ -20,6 +20,7 @@ from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms.positions import Geometry
 from tcnn.models.checks import named, refuse_prepared, unwrapped
+from tcnn.models.running import gpsa_layers
 from tcnn.models.trace import check_size
 
 
@@ -53,7 +54,7 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
         )
     model = unwrapped(model)
     refuse_prepared(model, "convert")
-    if any(isinstance(module, GPSA2d) for module in model.modules()):
+    if gpsa_layers(model):
         raise NothingToConvertError(f"{type(model).__name__} has GPSA layers already: it was converted before")
     plan = plan_conversion(model, config)
     converted = apply(model, plan)

@@ -15,7 +15,7 @@ from tcnn.conversion.report import ConversionReport, refuse_folded
 from tcnn.errors import RequestError
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.models.checks import refuse_prepared
-from tcnn.models.running import watch_layers
+from tcnn.models.running import gpsa_layers, watch_layers
 from tcnn.models.trace import evaluating
 
 MOST_BYTES = 2**28
@@ -56,11 +56,6 @@ def run(model: nn.Module, images: Tensor) -> tuple[Any, list[RecordedLayer]]:
     with watch_layers(model, gpsa_layers(model), keep):
         output = model(images)
     return output, list(kept.values())
-
-
-def gpsa_layers(model: nn.Module) -> list[str]:
-    """Dotted names of the GPSA layers."""
-    return [name for name, module in model.named_modules() if isinstance(module, GPSA2d)]
 
 
 def check_attention(model: nn.Module) -> None:

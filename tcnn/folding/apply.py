@@ -20,7 +20,7 @@ from tcnn.layers.folded import FoldedGPSA2d, HeadKind, keeps_value
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.models.checks import refuse_prepared, refuse_without_shapes, unwrapped
 from tcnn.models.precision import exact_arithmetic
-from tcnn.models.running import errors, in_dtype, logits_of, replacements, told_in_one_line, top1_agreement
+from tcnn.models.running import errors, gpsa_layers, in_dtype, logits_of, replacements, told_in_one_line, top1_agreement
 from tcnn.models.trace import evaluating, meta_copy, parameter_count
 
 Kinds = dict[str, tuple[HeadKind, ...]]
@@ -42,7 +42,7 @@ def checked(model: nn.Module, max_error: float | None) -> ConversionReport:
             f"{tied.name}: its {own} is {other} as well, and folding would give each its own; give it a copy before "
             "the conversion"
         )
-    if not any(isinstance(module, GPSA2d) for module in model.modules()):
+    if not gpsa_layers(model):
         raise NothingToConvertError(f"{record.base_model}: nothing in it is converted, so there is nothing to fold")
     if max_error is not None and not 0 <= max_error < torch.inf:
         raise RequestError(f"max_error: expected a relative error of 0 or more, found {max_error}")

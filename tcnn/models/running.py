@@ -26,9 +26,14 @@ OTHERS = (NotImplementedError, RecursionError, torch.OutOfMemoryError)
 """Kinds of RuntimeError that have nothing to do with shapes."""
 
 
+def gpsa_layers(model: nn.Module) -> dict[str, GPSA2d]:
+    """The GPSA layers of a model by dotted name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, GPSA2d)}
+
+
 def replacements(model: nn.Module) -> dict[str, GPSA2d]:
-    """The GPSA layers of a converted model by dotted name; raises `RequestError` if it has none."""
-    found = {name: module for name, module in model.named_modules() if isinstance(module, GPSA2d)}
+    """`gpsa_layers` of a converted model; raises `RequestError` if it has none."""
+    found = gpsa_layers(model)
     if not found:
         raise RequestError(f"{type(model).__name__} has no GPSA layer: nothing to verify")
     return found
@@ -57,8 +62,8 @@ def temperatures(model: nn.Module) -> dict[str, float]:
 
 @contextmanager
 def at_temperature(model: nn.Module, temperature: float) -> Iterator[None]:
-    """Context that sets τ of gates and positions of every GPSA layer."""
-    buffers = [getattr(layer, name) for layer in replacements(model).values() for name in TEMPERATURES]
+    """Context that sets τ of gates and positions of every GPSA layer; afterwards each has its own again."""
+    buffers = [getattr(layer, name) for layer in gpsa_layers(model).values() for name in TEMPERATURES]
     before = [buffer.clone() for buffer in buffers]
     try:
         for buffer in buffers:

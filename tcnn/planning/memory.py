@@ -17,7 +17,7 @@ from tcnn.layers.backends import convolution
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms.execution import fake_as_real
 from tcnn.models.running import empty_tables
-from tcnn.training.recipe.optim import memory_of
+from tcnn.training.recipe.optim import parameter_states
 
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 MEMINFO, GROUP, GROUPS = Path("/proc/meminfo"), Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
@@ -56,7 +56,7 @@ def step_bytes(
             passes = _peak(tracker)
             optimizer.step()
             # The first step makes the optimizer's state, which is there during the passes of all others.
-            kept = (value for state in memory_of(optimizer).values() for value in state.values())
+            kept = (value for state in parameter_states(optimizer).values() for value in state.values())
             return max(passes + sum(v.nbytes for v in kept if isinstance(v, Tensor)), _peak(tracker))
 
 

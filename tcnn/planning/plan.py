@@ -17,6 +17,7 @@ from tcnn.data.loader import TrainingLoader
 from tcnn.errors import RequestError
 from tcnn.files import path_of
 from tcnn.models.checks import unwrapped
+from tcnn.models.running import gpsa_layers
 from tcnn.models.trace import flops, input_shape, meta_copy, parameter_count
 from tcnn.planning.memory import free_bytes, free_disk_bytes, peak_bytes, reset_peak, step_bytes, taken_bytes
 from tcnn.planning.report import PlannedDisk, PlannedMemory, PlannedModel, PlannedPhase, TrainingPlan
@@ -27,7 +28,7 @@ from tcnn.training.preparing.converted import conversion_at
 from tcnn.training.preparing.inputs import data_set, open_data_sets, training_loader
 from tcnn.training.preparing.prepare import Start, in_chans, is_checkpoint, prepare, teacher_for
 from tcnn.training.recipe.annealing import annealing_notes, annealing_schedule, is_single_value, set_temperatures
-from tcnn.training.recipe.optim import create_optimizer, gpsa_layers
+from tcnn.training.recipe.optim import create_optimizer
 from tcnn.training.runs.callbacks import Say
 from tcnn.training.updates.learner import Learner
 from tcnn.training.updates.step import MixedPrecision

@@ -13,10 +13,10 @@ from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import TrainingLoader
 from tcnn.evaluation.evaluate import evaluate
 from tcnn.layers.backends import convolution
+from tcnn.models.running import gpsa_layers
 from tcnn.training.preparing.converted import conversion_at
 from tcnn.training.recipe.annealing import reestimate_batch_norm
 from tcnn.training.recipe.objective import NeighbourMixup, uses_mixup
-from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.training.updates.learner import Learner
 from tcnn.training.updates.step import MicroBatch
 

@@ -18,9 +18,9 @@ from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.conversion.surgery import strideless
 from tcnn.errors import NothingToConvertError, RequestError, VerificationError
 from tcnn.folding.fold import fold
+from tcnn.models.running import gpsa_layers
 from tcnn.training.preparing.converted import conversion_at
 from tcnn.training.preparing.prepare import Start, is_checkpoint, prepare
-from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.workflows.pipeline import Source, open_source
 
 

@@ -21,24 +21,23 @@ from tcnn.evaluation.comparing.single_images import illustrate, short_names
 from tcnn.evaluation.outcomes import Outcomes, outcomes
 from tcnn.files import replacing
 from tcnn.folding.fold import fused
+from tcnn.models.running import gpsa_layers
 from tcnn.models.trace import evaluating, flops, input_shape, meta_copy, parameter_count
 from tcnn.training.baseline import baseline_start
 from tcnn.training.preparing.prepare import Start, prepare
-from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.training.runs.callbacks import Progress, Report
 from tcnn.training.updates.step import MixedPrecision
 
 FILE = "before-after.json"
 SECONDS = 1.0
-"""For which a model is timed at most, once it is warm,"""
-PASSES = 3, 5
-"""but in so many passes at least, of which the slowest and the fastest are told, and at most."""
+"""Time limit for timing a warm model, unless `MIN_PASSES` take longer."""
+MIN_PASSES, MAX_PASSES = 3, 5
 CORRUPTED = 500
-"""Images at most that are looked at under corruptions: making these takes longer than a model on most hosts."""
+"""Largest number of images that are evaluated under corruptions, which take longer than most models do."""
 
 
-class Ran(NamedTuple):
-    """A run that is over: what it began with, and what it made."""
+class FinishedRun(NamedTuple):
+    """A finished run: what it began with, and the checkpoints that it wrote."""
 
     source: str | Path | nn.Module
     config: FinetuneConfig
@@ -50,12 +49,12 @@ class Ran(NamedTuple):
     weights: Path | None = None
 
 
-def before_and_after(ran: Ran, data: ImageSet, device: torch.device, report: Report, out: Path) -> BeforeAfter:
+def before_and_after(run: FinishedRun, data: ImageSet, device: torch.device, report: Report, out: Path) -> BeforeAfter:
     """Measure the models of a run on its validation images and write all of it to `out`; returns it.
 
     A model that cannot be had any more, as one whose weights would have to be downloaded anew, has a row that says so.
     """
-    models = list(_models(ran, data))
+    models = list(_models(run, data))
     total, done = len(models) * (len(data) + min(CORRUPTED, len(data))), 0
 
     def advance(images: int) -> None:
@@ -64,7 +63,7 @@ def before_and_after(ran: Ran, data: ImageSet, device: torch.device, report: Rep
         share = 100 * done / max(1, total)
         report(Progress(phase="comparing", epoch=0, epochs=0, step=done, steps=total, percent=round(share, 2)))
 
-    rows = [_measure(role, make, ran, data, device, advance) for role, make in models]
+    rows = [_measure(role, make, run, data, device, advance) for role, make in models]
     found = BeforeAfter(
         images=len(data),
         rows=[one.row for one in rows],
@@ -78,35 +77,35 @@ def before_and_after(ran: Ran, data: ImageSet, device: torch.device, report: Rep
     return found
 
 
-def _models(ran: Ran, data: ImageSet) -> Iterator[tuple[Role, Callable[[], Start]]]:
-    given = ran.source, ran.config, data.class_names, ran.pretrained, ran.weights
-    tuned: Role = "t_cnn" if ran.config.convert else "tuned_cnn"
-    yield "cnn", lambda: (baseline_start if ran.config.convert else prepare)(*given)
-    if ran.cnn is not None:
-        cnn = ran.cnn
-        yield "tuned_cnn", lambda: Start(_trained(cnn, ran, data), ran.size, ())
-    if ran.config.convert and ran.config.convert_at is None:
+def _models(run: FinishedRun, data: ImageSet) -> Iterator[tuple[Role, Callable[[], Start]]]:
+    given = run.source, run.config, data.class_names, run.pretrained, run.weights
+    tuned: Role = "t_cnn" if run.config.convert else "tuned_cnn"
+    yield "cnn", lambda: (baseline_start if run.config.convert else prepare)(*given)
+    if run.cnn is not None:
+        cnn = run.cnn
+        yield "tuned_cnn", lambda: Start(_trained(cnn, run, data), run.size, ())
+    if run.config.convert and run.config.convert_at is None:
         yield "converted", lambda: prepare(*given)
-    yield tuned, lambda: Start(_trained(ran.best, ran, data), ran.size, ())
+    yield tuned, lambda: Start(_trained(run.best, run, data), run.size, ())
 
 
-def _trained(file: Path, ran: Ran, data: ImageSet) -> nn.Module:
+def _trained(file: Path, run: FinishedRun, data: ImageSet) -> nn.Module:
     """A model that the run wrote; where a module was given, which timm may not know, in its architecture."""
-    if not isinstance(ran.source, nn.Module):
+    if not isinstance(run.source, nn.Module):
         return checkpoint.load(file)
-    if gpsa_layers(ran.source):
-        model = prepare(ran.source, ran.config, data.class_names).model
+    if gpsa_layers(run.source):
+        model = prepare(run.source, run.config, data.class_names).model
         model.load_state_dict(checkpoint.read(file).tensors)
         return model.eval()
     unconverted = {"convert": False, "convert_at": None, "matching": 0.0, "freeze": "none", "init": "default"}
-    plain = ran.config.model_copy(update=unconverted)
-    return checkpoint.load(file, source=prepare(ran.source, plain, data.class_names).model)
+    plain = run.config.model_copy(update=unconverted)
+    return checkpoint.load(file, source=prepare(run.source, plain, data.class_names).model)
 
 
 def _measure(
     role: Role,
     make: Callable[[], Start],
-    ran: Ran,
+    run: FinishedRun,
     data: ImageSet,
     device: torch.device,
     advance: Callable[[int], None],
@@ -116,33 +115,33 @@ def _measure(
     except TcnnError as error:
         advance(len(data) + min(CORRUPTED, len(data)))
         return Measured(Row(role=role, missing=str(error)), None)
-    model, precision = start.model.to(device).eval(), MixedPrecision(ran.config, device)
-    batch = min(ran.config.micro_batch or 64, 64)
-    looking = partial(
-        outcomes, model, size=ran.size, batch_size=batch, workers=ran.config.workers, device=device, amp=precision.amp,
+    model, precision = start.model.to(device).eval(), MixedPrecision(run.config, device)
+    batch = min(run.config.micro_batch or 64, 64)
+    measure = partial(
+        outcomes, model, size=run.size, batch_size=batch, workers=run.config.workers, device=device, amp=precision.amp,
         progress=advance,
     )  # fmt: skip
-    found = looking(data)
+    found = measure(data)
     accuracy, per_class = counted(found, data.class_names)
     corrupted, harder = None, None
     with suppress(EnvironmentFailure):  # without scipy there are no corruptions
-        corrupted = looking(data.subset(some(found, CORRUPTED)), corruption="mixed")
+        corrupted = measure(data.subset(evenly_spaced(found, CORRUPTED)), corruption="mixed")
         harder, _ = counted(corrupted, data.class_names)
     row = Row(
         role=role, accuracy=accuracy, per_class=per_class, corrupted=harder,
-        cost=_cost(model, ran.size, device, precision, batch), new_classifier=start.new_classifier,
+        cost=_cost(model, run.size, device, precision, batch), new_classifier=start.new_classifier,
     )  # fmt: skip
     del model, start
     gc.collect()
     return Measured(row, found, corrupted)
 
 
-def some(found: Outcomes, most: int) -> list[int]:
-    """Places of at most so many of the images that could be read, evenly from the first to the last."""
+def evenly_spaced(found: Outcomes, most: int) -> list[int]:
+    """Indices of at most `most` of the images that could be read, evenly spaced from the first to the last."""
     readable = found.indices
-    if len(readable) <= most:
-        return readable.tolist()
-    return readable[np.linspace(0, len(readable) - 1, most).round().astype(int)].tolist()
+    if len(readable) > most:
+        readable = readable[np.linspace(0, len(readable) - 1, most).round().astype(int)]
+    return readable.tolist()
 
 
 def _cost(model: nn.Module, size: tuple[int, int], device: torch.device, precision: MixedPrecision, batch: int) -> Cost:
@@ -151,8 +150,7 @@ def _cost(model: nn.Module, size: tuple[int, int], device: torch.device, precisi
     rates: list[float] = []
     with evaluating(model), fused(model), torch.inference_mode(), precision.autocast():
         started = time.perf_counter()
-        fewest, most = PASSES
-        while len(rates) <= most and (len(rates) <= fewest or time.perf_counter() - started < SECONDS):
+        while len(rates) <= MAX_PASSES and (len(rates) <= MIN_PASSES or time.perf_counter() - started < SECONDS):
             before = time.perf_counter()
             model(images).sum().item()  # waits for the device
             rates.append(batch / max(1e-9, time.perf_counter() - before))

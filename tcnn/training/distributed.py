@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from tcnn.errors import EnvironmentFailure, one_line
+from tcnn.models.running import usable_device
 
 
 class Processes(NamedTuple):
@@ -66,8 +67,6 @@ def join_processes(device: str) -> Iterator[Processes]:
 
 def process_device(device: str, processes: Processes) -> torch.device:
     """The device of this process; raises `EnvironmentFailure` for an unusable one."""
-    from tcnn.models.running import usable_device
-
     if device in ("auto", "cuda") and torch.cuda.is_available():
         device = f"cuda:{processes.local_rank}"
     return usable_device(device)

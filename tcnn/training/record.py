@@ -44,12 +44,12 @@ def seen_from_here(sources: Sources, run: RunDirectory) -> Sources:
     return sources._replace(model=here(sources.model), data=here(sources.data), val=here(sources.val))
 
 
-def begun_in(sources: Sources) -> dict[str, str]:
-    """For config.json, where relative paths lead from; of a run that is known by other names no path is told."""
+def working_directory(sources: Sources) -> dict[str, str]:
+    """The entry of config.json that relative paths start from; none for a run whose paths are recorded by names."""
     return {} if sources.names else {"directory": str(Path.cwd())}
 
 
-def record_of(sources: Sources, config: FinetuneConfig, start: Start, train: ImageSet) -> dict[str, Any]:
+def run_record(sources: Sources, config: FinetuneConfig, start: Start, train: ImageSet) -> dict[str, Any]:
     """The record of a run in config.json and in its checkpoints."""
     data, val = sources.data, sources.val
     if isinstance(sources.model, nn.Module):
@@ -74,8 +74,8 @@ def record_of(sources: Sources, config: FinetuneConfig, start: Start, train: Ima
     }
 
 
-def leaked(record: Mapping[str, Any]) -> str | None:
-    """A note, if what this run holds out of its data may have been learned from by the model that it begins with."""
+def leakage_note(record: Mapping[str, Any]) -> str | None:
+    """A note, if the model that a run begins with may have been trained on the images that the run holds out."""
     share, seed = record["config"]["val_split"], record["config"]["seed"]
     if record["val"] is not None or not share:
         return None
@@ -114,9 +114,9 @@ def _in_order(one: Training, record: Mapping[str, Any]) -> bool:
 def check_settings(run: RunDirectory, record: dict[str, Any], allow: bool, say: Say) -> None:
     """Raise `RequestError` if the settings of a resumed run changed, unless that is allowed."""
     before = run.record()
-    changes = changed_settings(completed(before.get("config", {})), record["config"])
+    changes = changed_settings(with_defaults(before.get("config", {})), record["config"])
     for key in ("model", "data", "val", "size", "class_names"):
-        if before.get(key) != record[key] and not _one_place(before, key, record[key]):
+        if before.get(key) != record[key] and not _same_path(before, key, record[key]):
             changes.append(f"{key}: {shorten(str(before.get(key)), 60)} → {shorten(str(record[key]), 60)}")
     # Of more images or fewer others would be held out, which the run has learned from; older runs have no count.
     if before.get("image_count", record["image_count"]) != record["image_count"]:
@@ -134,16 +134,16 @@ def check_settings(run: RunDirectory, record: dict[str, Any], allow: bool, say: 
         say(f"changed: {change}")
 
 
-def _one_place(before: Mapping[str, Any], key: str, now: Any) -> bool:
-    """Whether a path that is written in another way leads to where it led when the run began."""
+def _same_path(before: Mapping[str, Any], key: str, now: Any) -> bool:
+    """Whether a path that is written in another way is the one that the run began with."""
     then, home = before.get(key), before.get("directory")
     if key not in ("model", "data", "val") or home is None or not isinstance(then, str) or not isinstance(now, str):
         return False
     return names.located(then, Path(home)) == names.located(now, Path.cwd())
 
 
-def completed(config: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a run of an earlier release: where it knew no such setting, it did what is the default now."""
+def with_defaults(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run of an earlier release, with today's defaults for those that it did not have."""
     conversion = config.get("conversion")
     if isinstance(conversion, dict):
         config = {**config, "conversion": ConversionConfig().model_dump(mode="json") | conversion}

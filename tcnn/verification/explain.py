@@ -12,13 +12,13 @@ from tcnn.config.base import ErrorStats
 from tcnn.errors import RequestError, shorten
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.folded import FoldedGPSA2d
-from tcnn.layers.gpsa import GPSA2d
 from tcnn.models.checks import refuse_other_images, refuse_prepared, refuse_without_values, unwrapped
 from tcnn.models.precision import exact_arithmetic, filters_are_rounded
 from tcnn.models.running import (
     at_temperature,
     errors,
     flat,
+    gpsa_layers,
     in_dtype,
     place_of,
     temperatures,
@@ -156,7 +156,7 @@ def _refuse_other_shapes(expected: Tensor, found: Tensor) -> None:
 
 @contextmanager
 def _in_hard_limit(model: nn.Module) -> Iterator[None]:
-    if not any(isinstance(module, GPSA2d) for module in model.modules()):
+    if not gpsa_layers(model):
         yield
         return
     with at_temperature(model, min(max(temperatures(model).values()), HARD_TEMPERATURE)):

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from tcnn.config import PRESETS, FinetuneConfig, is_presets_conversion
 from tcnn.config.evaluation import EvaluationConfig
 from tcnn.errors import RequestError
-from tcnn.training.launch.exchange import uneven
+from tcnn.training.launch.exchange import batch_size_problem
 from tcnn_api.errors import Refused, quoted
 from tcnn_api.settings import ApiSettings
 from tcnn_jobs.model.requests import EvaluateRequest, FinetuneRequest, Request, Training, models_of
@@ -79,7 +79,7 @@ def _read_finetuning(asked: Training, prefix: str, settings: ApiSettings) -> Fin
     _check_process(config, f"{prefix}config", settings)
     if asked.baseline and not config.convert:
         raise Refused(f"{prefix}baseline", "convert is false, so the CNN itself is trained; leave one of the two out")
-    wrong = uneven(config, asked.num_workers)
+    wrong = batch_size_problem(config, asked.num_workers)
     if wrong is not None:
         raise Refused(f"{prefix}num_workers", wrong)
     return Finetuning(asked, config, prefix)

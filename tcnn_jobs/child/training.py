@@ -11,13 +11,13 @@ from tcnn.analysis.reading.rundirs import metadata
 from tcnn.checkpoints import checkpoint
 from tcnn.files import link
 from tcnn.training.before_after import FILE as COMPARED
-from tcnn.training.finetune import FinetuneResult
 from tcnn.training.launch.exchange import RunRequest
 from tcnn.training.launch.launcher import finetune_on
 from tcnn.training.preparing.converted import FILE as CONVERTED
 from tcnn.training.runs.callbacks import Callbacks
 from tcnn.training.runs.callbacks import Progress as TrainingProgress
 from tcnn.training.runs.rundir import BASELINE, RunDirectory
+from tcnn.training.single_run import FinetuneResult
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter, artifact_of, public, unplaced
 from tcnn_jobs.errors import for_requests
 from tcnn_jobs.model.jobs import Progress, Result

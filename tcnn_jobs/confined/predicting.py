@@ -35,7 +35,9 @@ class Predicting:
 
         Raises: `RequestError` for what is no image.
         """
-        own = "t_cnn" if _attends(self.model) else "tuned_cnn"
+        from tcnn.models.running import gpsa_layers
+
+        own = "t_cnn" if gpsa_layers(self.model) else "tuned_cnn"
         last = _said(own, self.model, image)  # first: what is no image costs no model
         models: list[dict[str, Any]] = []
         for other in others:
@@ -82,9 +84,10 @@ def _before(role: str, path: str) -> "tuple[str, nn.Module]":
     from tcnn.checkpoints import checkpoint
     from tcnn.errors import NothingToConvertError, VerificationError
     from tcnn.folding.fold import fold
+    from tcnn.models.running import gpsa_layers
 
     model = checkpoint.load(path).eval()
-    if role != "cnn" or not _attends(model):
+    if role != "cnn" or not gpsa_layers(model):
         return role, model
     try:
         folded, report = fold(model)
@@ -98,12 +101,6 @@ def _named(name: str) -> "tuple[str, nn.Module]":
     from tcnn.checkpoints.opening import open_model
 
     return "cnn", open_model(name).eval()
-
-
-def _attends(model: "nn.Module") -> bool:
-    from tcnn.layers.gpsa import GPSA2d
-
-    return any(isinstance(layer, GPSA2d) for layer in model.modules())
 
 
 def _compared(models: list[dict[str, Any]], top: int) -> dict[str, Any]:

@@ -4,8 +4,7 @@ A view is encoded when it is first asked for.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,13 +63,14 @@ class Views:
     def look(self, seen: Seen, checkpoint: str | None = None, temperature: float | None = None) -> "Encoded":
         """The image through a model; raises `CheckpointError` if the file cannot be loaded."""
         from tcnn.analysis.attention import encode
+        from tcnn.models.running import at_temperature
 
         view = checkpoint, temperature
         if view in seen.views:
             seen.views.move_to_end(view)
             return seen.views[view]
         model = self._model if checkpoint is None else self._other(checkpoint)
-        with at_temperature(model, temperature):
+        with nullcontext() if temperature is None else at_temperature(model, temperature):
             encoded = encode(model, seen.batch)
         seen.views[view] = encoded
         while len(seen.views) > KEPT + 1:
@@ -87,20 +87,3 @@ class Views:
                 self._others.popitem(last=False)
         self._others.move_to_end(file)
         return self._others[file]
-
-
-@contextmanager
-def at_temperature(model: "nn.Module", temperature: float | None) -> Iterator[None]:
-    """All attention layers at one τ, of gates and of positions, for a while; None leaves them as they are."""
-    from tcnn.layers.gpsa import GPSA2d
-
-    layers = [layer for layer in model.modules() if isinstance(layer, GPSA2d)] if temperature is not None else []
-    before = [(layer, float(layer.gate_temperature), float(layer.position_temperature)) for layer in layers]
-    try:
-        for layer in layers:
-            assert temperature is not None  # noqa: S101 - there are layers
-            layer.set_temperature(temperature)
-        yield
-    finally:
-        for layer, gate, position in before:
-            layer.set_temperatures(gate, position)

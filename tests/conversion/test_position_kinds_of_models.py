@@ -19,8 +19,9 @@ from tcnn.errors import RequestError
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms import kinds
+from tcnn.models.running import gpsa_layers
 from tcnn.training.recipe.annealing import annealing_schedule
-from tcnn.training.recipe.optim import create_optimizer, gpsa_layers
+from tcnn.training.recipe.optim import create_optimizer
 
 OTHERS = ("quadratic", "relative", "relative-content")
 SIZE = (23, 30)

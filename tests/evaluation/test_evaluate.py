@@ -142,7 +142,7 @@ def test_mixed_corruptions_are_those_of_the_seed(model: nn.Module, data: ImageSe
 def test_evaluation_under_mixed_corruptions(model: nn.Module, data: ImageSet) -> None:
     found = [evaluate(model, data, size=48, corruption="mixed", seed=seed).loss for seed in (3, 3, 4)]
     assert found[0] == found[1] != found[2]
-    with pytest.raises(RequestError, match="corruption: expected .*mixed"):
+    with pytest.raises(RequestError, match=r"^corruption: expected .*mixed"):
         evaluate(model, data, size=48, corruption="fog")  # type: ignore[arg-type]
 
 

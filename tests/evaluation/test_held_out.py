@@ -18,7 +18,7 @@ from tcnn.data.image_set import open_dataset, split_off
 from tcnn.errors import RequestError
 from tcnn.evaluation.comparing.comparison import compare
 from tcnn.evaluation.held_out import measured_by_default, trainings_of
-from tcnn.training.finetune import FinetuneResult
+from tcnn.training.single_run import FinetuneResult
 from tcnn.workflows.pipeline import convert_to_file
 
 CPU = EvaluationConfig(device="cpu")

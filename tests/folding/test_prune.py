@@ -11,7 +11,7 @@ import tcnn
 from tcnn.errors import NothingToConvertError, RequestError
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.folded import FoldedGPSA2d
-from tcnn.training.recipe.optim import gpsa_layers
+from tcnn.models.running import gpsa_layers
 
 SIZE = (24, 24)
 

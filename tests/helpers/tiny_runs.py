@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tcnn.config import FinetuneConfig, finetune_config
-from tcnn.training.finetune import FinetuneResult, finetune
+from tcnn.training.finetune import finetune
 from tcnn.training.recipe.optim import create_optimizer
+from tcnn.training.single_run import FinetuneResult
 
 COLOURS = ("blue", "green", "red")
 TINY: dict[str, Any] = {

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 import tcnn
 from tcnn.analysis.attention import encode
 from tcnn.layers.gpsa import GPSA2d
+from tcnn.models.running import at_temperature
 from tcnn_jobs.confined.explorer import Explorer
 from tcnn_jobs.confined.predicting import Predicting
-from tcnn_jobs.confined.views import KEPT, Seen, Views, at_temperature
+from tcnn_jobs.confined.views import KEPT, Seen, Views
 
 SIDE = 64
 

@@ -16,6 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 import tcnn
 from tcnn.config import FinetuneConfig
 from tcnn.layers.backends import convolution
+from tcnn.models.running import gpsa_layers
 from tcnn.planning import memory
 from tcnn.planning.memory import step_bytes
 from tcnn.planning.plan import epoch_seconds
@@ -23,7 +24,7 @@ from tcnn.planning.trial import Pace, Phase, Trial
 from tcnn.training.distributed import Processes
 from tcnn.training.preparing.inputs import open_data_sets, training_loader
 from tcnn.training.preparing.prepare import prepare
-from tcnn.training.recipe.optim import create_optimizer, gpsa_layers
+from tcnn.training.recipe.optim import create_optimizer
 from tcnn.training.updates.learner import Learner
 from tcnn.training.updates.step import MixedPrecision
 

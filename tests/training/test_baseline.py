@@ -22,10 +22,10 @@ from tcnn.errors import RequestError, Stopped
 from tcnn.exporting.export import describe
 from tcnn.training import before_after
 from tcnn.training.baseline import baseline_start
-from tcnn.training.finetune import FinetuneResult
 from tcnn.training.preparing.prepare import prepare
 from tcnn.training.runs.callbacks import Progress
 from tcnn.training.runs.rundir import RunDirectory
+from tcnn.training.single_run import FinetuneResult
 from tcnn.workflows.pipeline import convert_to_file
 
 CLASSES = ("blue", "green", "red")

@@ -14,9 +14,9 @@ from tcnn.analysis.reading.rundirs import metadata
 from tcnn.checkpoints.files import checkpoint_file
 from tcnn.config import finetune_config
 from tcnn.errors import RequestError, Stopped, VerificationError
+from tcnn.models.running import gpsa_layers
 from tcnn.training.preparing import prepare as preparing
 from tcnn.training.preparing.prepare import prepare
-from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.verification.report import VerificationReport
 
 

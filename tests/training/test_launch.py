@@ -16,7 +16,7 @@ from tiny_runs import TINY, colours, tiny
 
 from tcnn.config import build
 from tcnn.errors import DivergedError, EnvironmentFailure, RequestError
-from tcnn.training.launch.exchange import Exchange, Placement, RunRequest, uneven
+from tcnn.training.launch.exchange import Exchange, Placement, RunRequest, batch_size_problem
 from tcnn.training.launch.launcher import finetune_on
 from tcnn.training.runs.callbacks import SAME_PRESS, SIGNALS, Callbacks, Progress, stop_on_signal
 from tcnn.training.runs.resume import points
@@ -27,10 +27,10 @@ def nowhere(directory: Path) -> RunRequest:
 
 
 def test_shares() -> None:
-    assert uneven(tiny(batch_size=8, mixup=0, cutmix=0), 8) is None
-    assert uneven(tiny(batch_size=8, mixup=0.8), 4) is None
-    assert uneven(tiny(batch_size=7, mixup=0, cutmix=0), 1) is None
-    assert uneven(tiny(batch_size=8, mixup=0.8), 8) == (
+    assert batch_size_problem(tiny(batch_size=8, mixup=0, cutmix=0), 8) is None
+    assert batch_size_problem(tiny(batch_size=8, mixup=0.8), 4) is None
+    assert batch_size_problem(tiny(batch_size=7, mixup=0, cutmix=0), 1) is None
+    assert batch_size_problem(tiny(batch_size=8, mixup=0.8), 8) == (
         "batch_size 8 cannot be shared equally among 8 processes, an even number for each as mixup takes pairs; "
         "give 16, or another number of processes"
     )

@@ -16,8 +16,8 @@ from torch.utils import cpp_extension
 
 from tcnn import convert
 from tcnn.config import ConversionConfig
+from tcnn.models.running import gpsa_layers
 from tcnn.training.distributed import Processes
-from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.training.runs.resume import Position, points, read_point, save_point
 from tcnn.training.updates.learner import Learner
 from tcnn.training.updates.step import MixedPrecision

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import tcnn
 from tcnn.errors import CheckpointError, RequestError
+from tcnn.models.running import gpsa_layers
 from tcnn.training.recipe.matching import Matching, mismatch
 from tcnn.training.recipe.objective import create_task
-from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.training.runs.rundir import RunDirectory
 from tcnn.training.updates.step import MixedPrecision, Passes, accumulate
 

@@ -13,8 +13,9 @@ from tcnn import convert
 from tcnn.config import FinetuneConfig
 from tcnn.conversion.annealing import temperature
 from tcnn.errors import RequestError
+from tcnn.models.running import gpsa_layers
 from tcnn.training.recipe.freezing import ablate
-from tcnn.training.recipe.optim import create_optimizer, create_schedule, gpsa_layers, parameter_groups
+from tcnn.training.recipe.optim import create_optimizer, create_schedule, parameter_groups
 
 DECAY, LR, GATING = 0.05, 1e-4, 0.1
 MODELS = ["test_resnet", "test_convnext", "test_efficientnet", "test_byobnet"]

@@ -17,9 +17,9 @@ import tcnn
 from tcnn.data.image_set import open_dataset
 from tcnn.errors import CheckpointError, NothingToConvertError, RequestError
 from tcnn.evaluation.evaluate import evaluate
-from tcnn.training.finetune import FinetuneResult
+from tcnn.models.running import gpsa_layers
 from tcnn.training.preparing.prepare import in_chans, is_checkpoint, prepare, teacher_for
-from tcnn.training.recipe.optim import gpsa_layers
+from tcnn.training.single_run import FinetuneResult
 from tcnn.zoo.sources import without_data
 
 Lively = Callable[..., nn.Module]

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tcnn.errors import RequestError
-from tcnn.training.recipe.optim import create_optimizer, memory_of
+from tcnn.training.recipe.optim import create_optimizer, parameter_states
 from tcnn.training.runs.resume import Position, read_point, restore, save_point
 
 
@@ -59,9 +59,9 @@ def test_order_in_memory_comes_back(tmp_path: Path, opt: str) -> None:
             step(own, its, seed)
     for (name, one), two in zip(model.named_parameters(), other.parameters(), strict=True):
         assert torch.equal(one, two), name
-        for key, value in memory_of(optimizer)[one].items():
+        for key, value in parameter_states(optimizer)[one].items():
             if isinstance(value, torch.Tensor):
-                assert value.stride() == memory_of(other_optimizer)[two][key].stride(), (name, key)
+                assert value.stride() == parameter_states(other_optimizer)[two][key].stride(), (name, key)
 
 
 class Listing(torch.optim.SGD):

@@ -12,7 +12,7 @@ from tiny_runs import colours, run
 import tcnn
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.errors import OutputError, RequestError, StorageError
-from tcnn.training.record import completed
+from tcnn.training.record import with_defaults
 from tcnn.training.runs.rundir import RunDirectory, changed_settings, read_metrics
 
 LAYERS = ["layer4.0.conv1", "layer4.0.conv2"]
@@ -251,5 +251,5 @@ def test_a_run_of_an_earlier_release_had_the_defaults_of_settings_that_are_new()
     today = FinetuneConfig(lr=0.5, conversion=ConversionConfig(stride="dilate")).model_dump(mode="json")
     earlier = {key: value for key, value in today.items() if key != "init"}
     earlier["conversion"] = {key: value for key, value in today["conversion"].items() if "position" not in key}
-    assert changed_settings(completed(earlier), today) == []
-    assert changed_settings(completed(earlier), today | {"init": "impulse"}) == ["init: 'default' → 'impulse'"]
+    assert changed_settings(with_defaults(earlier), today) == []
+    assert changed_settings(with_defaults(earlier), today | {"init": "impulse"}) == ["init: 'default' → 'impulse'"]

@@ -88,8 +88,8 @@ def of_weights(name: str, path: Path) -> ModelInfo:
     from tcnn.checkpoints.checkpoint import contents
     from tcnn.checkpoints.opening import open_model
     from tcnn.conversion.report import ConversionReport
+    from tcnn.models.running import gpsa_layers
     from tcnn.models.trace import parameter_count
-    from tcnn.training.recipe.optim import gpsa_layers
     from tcnn.zoo import weights as weights_files
 
     model = open_model(str(path))

@@ -51,7 +51,7 @@ class Placement(Frozen):
         return self
 
 
-def uneven(config: FinetuneConfig, num_workers: int) -> str | None:
+def batch_size_problem(config: FinetuneConfig, num_workers: int) -> str | None:
     """Why a batch cannot be divided equally among so many processes, in one line; None if it can."""
     pairs = num_workers > 1 and bool(config.mixup or config.cutmix)
     divisor = num_workers * 2 if pairs else num_workers

@@ -19,10 +19,10 @@ from typing import IO
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError
 from tcnn.files import removed_if_ended
 from tcnn.starting import last_deeds
-from tcnn.training.finetune import FinetuneResult
-from tcnn.training.launch.exchange import Exchange, Placement, RunRequest, uneven
+from tcnn.training.launch.exchange import Exchange, Placement, RunRequest, batch_size_problem
 from tcnn.training.launch.rank import finetune_request
 from tcnn.training.runs.callbacks import Callbacks, StopRequest, stop_on_signal
+from tcnn.training.single_run import FinetuneResult
 
 POLL_SECONDS = 0.1
 """Seconds between two polls of the processes."""
@@ -41,9 +41,9 @@ def finetune_on(
     process ends without an error message, or the cluster cannot be used.
     """
     callbacks = callbacks or Callbacks()
-    wrong = uneven(request.config, placement.num_workers)
-    if wrong is not None:
-        raise RequestError(wrong)
+    problem = batch_size_problem(request.config, placement.num_workers)
+    if problem is not None:
+        raise RequestError(problem)
     if placement.engine == "local" and placement.num_workers == 1:
         return finetune_request(request, callbacks)
     out = Path(request.out)

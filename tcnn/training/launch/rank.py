@@ -11,7 +11,7 @@ from tcnn.training.launch.exchange import Exchange, RunRequest
 from tcnn.training.runs.callbacks import Callbacks
 
 if TYPE_CHECKING:
-    from tcnn.training.finetune import FinetuneResult
+    from tcnn.training.single_run import FinetuneResult
 
 
 def finetune_request(request: RunRequest, callbacks: Callbacks) -> "FinetuneResult":

@@ -11,7 +11,7 @@ from tcnn.config import ConversionConfig, FinetuneConfig, is_presets_conversion
 from tcnn.conversion.surgery import without_stride
 from tcnn.errors import RequestError, VerificationError
 from tcnn.layers.functional import in_hard_limit
-from tcnn.training.recipe.optim import gpsa_layers
+from tcnn.models.running import gpsa_layers
 from tcnn.training.runs.callbacks import Progress, Report
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify

@@ -20,14 +20,14 @@ from tcnn.conversion.surgery import convert, unconverted
 from tcnn.data.sources.source import other_classes
 from tcnn.errors import CheckpointError, NothingToConvertError, RequestError, WeightsError, one_line
 from tcnn.models.checks import refuse_other_dtypes
+from tcnn.models.running import gpsa_layers
 from tcnn.models.trace import check_size, input_shape, parameter_count
 from tcnn.training.preparing.converted import conversion_at, refuse_conversion, refuse_convolution
 from tcnn.training.preparing.settings import drop_path_for, size_for
 from tcnn.training.recipe import freezing
-from tcnn.training.recipe.freezing import ablate, begin
-from tcnn.training.recipe.optim import gpsa_layers
+from tcnn.training.recipe.freezing import ablate, initialise_untrained
 from tcnn.zoo import catalogue
-from tcnn.zoo.sources import create_source
+from tcnn.zoo.sources import create_source, create_structure
 
 Converted = Callable[[nn.Module, nn.Module, tuple[int, int]], None]
 """Called with a CNN, its conversion, and the (height, width) of the images."""
@@ -57,7 +57,7 @@ def prepare(
     class_names: Sequence[str],
     pretrained: bool = True,
     weights: Path | None = None,
-    converted: Converted = lambda cnn, model, size: None,
+    converted: Converted | None = None,
 ) -> Start:
     """Load a model, fit its classifier to the classes and convert it: the model before the first step.
 
@@ -65,7 +65,7 @@ def prepare(
         source: a tcnn checkpoint, a timm name, `local-dir:PATH`, `hf-hub:ORG/NAME`, or a module, which is not changed.
         class_names: of the training set; a classifier of another width is replaced.
         pretrained, weights: as for `tcnn convert`.
-        converted: called with a CNN, its conversion and their size, before anything else is done to that.
+        converted: called right after a CNN was converted, before anything else is done to the result.
 
     Raises: `RequestError`, and the errors of loading and converting.
     """
@@ -76,7 +76,7 @@ def prepare(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         if isinstance(source, nn.Module):
-            model, origin = _copy(source), "unknown"
+            model, origin = copy.deepcopy(source), "unknown"
             _check_drop_path(model, config, notes)
         elif is_checkpoint(source):
             model, origin = _load_checkpoint(Path(source), config, notes)
@@ -84,7 +84,7 @@ def prepare(
             model = _build_model(str(source), config, pretrained, weights, notes)
         refuse_other_dtypes(model, "fine-tune")
         if config.init != "default":
-            begin(model, config, pretrained or weights is not None or origin is not None)
+            initialise_untrained(model, config, pretrained or weights is not None or origin is not None)
         record = getattr(model, "conversion_report", None)
         if record is not None:
             refuse_folded(record, str(source) if not isinstance(source, nn.Module) else record.base_model, "fine-tune")
@@ -108,7 +108,8 @@ def prepare(
             except NothingToConvertError as error:
                 hint = "" if "--no-convert" in str(error) else "; to train it as it is, give --no-convert"
                 raise NothingToConvertError(f"{error}{hint}") from error
-            converted(cnn, model, size)
+            if converted is not None:
+                converted(cnn, model, size)
         elif not given and record is None:
             unconverted(model)
         if release(model):
@@ -157,11 +158,10 @@ def in_chans(source: str | Path | nn.Module) -> int:
     if is_checkpoint(source):
         content = open_checkpoint(source)
         given = content.conversion.model_args.get("in_chans")
-        return (
-            int(given)
-            if isinstance(given, int)
-            else (content.section("pretrained_cfg") or {}).get("input_size", [3])[0]
-        )
+        if isinstance(given, int):
+            return given
+        cfg: dict[str, Any] = content.section("pretrained_cfg") or {}
+        return int(cfg.get("input_size", [3])[0])
     entry = catalogue.entries().get(str(source).partition(".")[0])
     return entry.input_size[0] if entry else 3
 
@@ -177,13 +177,9 @@ def teacher_for(
             return open_model(config.teacher)
         return create_source(config.teacher)
     if isinstance(source, nn.Module):
-        return _copy(source).eval()
+        return copy.deepcopy(source).eval()
     source, weights = as_source(source, weights)
     return open_model(str(source)) if is_checkpoint(source) else create_source(str(source), pretrained, weights)
-
-
-def _copy(model: nn.Module) -> nn.Module:
-    return copy.deepcopy(model)
 
 
 def _load_checkpoint(path: Path, config: FinetuneConfig, notes: list[str]) -> tuple[nn.Module, str]:
@@ -202,8 +198,6 @@ def _load_checkpoint(path: Path, config: FinetuneConfig, notes: list[str]) -> tu
 def _build_model(
     name: str, config: FinetuneConfig, pretrained: bool, weights: Path | None, notes: list[str]
 ) -> nn.Module:
-    from tcnn.zoo.sources import create_structure
-
     parameters = parameter_count(create_structure(name))
     rate = drop_path_for(config, name.partition(".")[0], parameters)
     try:

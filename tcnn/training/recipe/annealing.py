@@ -23,7 +23,7 @@ from tcnn.config.finetune import WARMUP
 from tcnn.errors import RequestError
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms import kinds
-from tcnn.training.recipe.optim import gpsa_layers
+from tcnn.models.running import gpsa_layers
 
 Path = Literal["log", "drift"]
 GATES = ("gating_param",)
@@ -137,7 +137,7 @@ class Annealing:
         return max((before - after for before, after in pairwise(weights)), default=0.0)
 
 
-def held(layers: Iterable[GPSA2d], hold: str, converted: ConversionConfig) -> tuple[str, ...]:
+def held_parameters(layers: Iterable[GPSA2d], hold: str, converted: ConversionConfig) -> tuple[str, ...]:
     """Names of the layer parameters that `hold` freezes, for these layers or those of a conversion to come."""
     if hold == "none":
         return ()
@@ -165,12 +165,16 @@ def annealing_schedule(
     begin = (config.convert_at or 0) * steps if converted_at is None else converted_at
     if config.anneal == "hold":
         return Annealing(
-            start, start, begin, frozen_parameters=held(layers.values(), "all", config.conversion), keep_frozen=True
+            start,
+            start,
+            begin,
+            frozen_parameters=held_parameters(layers.values(), "all", config.conversion),
+            keep_frozen=True,
         )
     end = Temperatures(config.gate_temperature, config.position_temperature)
     there = all(math.isclose(a, b, rel_tol=1e-6) for a, b in zip(start, end, strict=True))
     length = 0 if there or config.anneal == "none" else round(config.annealing * steps)
-    frozen = held(layers.values(), config.hold, config.conversion)
+    frozen = held_parameters(layers.values(), config.hold, config.conversion)
     return Annealing(start, end, begin, length, config.anneal_path, frozen)
 
 

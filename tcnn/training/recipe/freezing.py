@@ -18,8 +18,8 @@ from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.conversion.selection import select
 from tcnn.conversion.stages import is_spatial
 from tcnn.errors import RequestError
+from tcnn.models.running import gpsa_layers
 from tcnn.models.trace import Span, spans, trace
-from tcnn.training.recipe.optim import gpsa_layers
 from tcnn.vit.impulse import spatial_filters
 from tcnn.vit.initialise import initialise
 
@@ -110,7 +110,7 @@ def ablate(model: nn.Module, config: FinetuneConfig) -> None:
             layer.requires_grad_(False)
 
 
-def begin(model: nn.Module, config: FinetuneConfig, trained: bool) -> None:
+def initialise_untrained(model: nn.Module, config: FinetuneConfig, trained: bool) -> None:
     """Initialise an untrained network as the configuration says; raises `RequestError` for one that has learnt."""
     if trained:
         kind = type(model).__name__

@@ -31,11 +31,6 @@ LOOKAHEAD = "lookahead_step"
 """The counter that timm's Lookahead has among its settings."""
 
 
-def gpsa_layers(model: nn.Module) -> dict[str, GPSA2d]:
-    """The GPSA layers of a model by dotted name."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, GPSA2d)}
-
-
 def parameter_groups(model: nn.Module, config: FinetuneConfig | None = None, **options: object) -> list[dict[str, Any]]:
     """Parameter groups for a PyTorch optimizer, with learning rates and weight decay; without frozen parameters.
 
@@ -100,10 +95,10 @@ def create_schedule(optimizer: Optimizer, config: FinetuneConfig, steps_per_epoc
     return schedule
 
 
-def memory_of(optimizer: Optimizer) -> MutableMapping[Tensor, dict[str, Any]]:
-    """What an optimizer remembers of every parameter; timm's Lookahead leaves it in the optimizer that it wraps."""
-    held: MutableMapping[Tensor, dict[str, Any]] = getattr(optimizer, "_base_optimizer", optimizer).state
-    return held
+def parameter_states(optimizer: Optimizer) -> MutableMapping[Tensor, dict[str, Any]]:
+    """An optimizer's state of every parameter, which timm's Lookahead leaves in the optimizer that it wraps."""
+    states: MutableMapping[Tensor, dict[str, Any]] = getattr(optimizer, "_base_optimizer", optimizer).state
+    return states
 
 
 def group_counters(optimizer: Optimizer) -> list[dict[str, int | float | Tensor]]:
@@ -170,15 +165,15 @@ def convert_in_training(
         else:
             continue
         if moved:
-            memory_of(fresh)[parameter] = moved
+            parameter_states(fresh)[parameter] = moved
     for group in fresh.param_groups:  # what LAMB and others count is the same in every group
         group.update(group_counters(optimizer)[0])
     return converted, fresh
 
 
 def _state(optimizer: Optimizer, parameter: Tensor) -> dict[str, Any]:
-    held = memory_of(optimizer).get(parameter, {})
-    return {key: value.clone() if isinstance(value, Tensor) else value for key, value in held.items()}
+    state = parameter_states(optimizer).get(parameter, {})
+    return {key: value.clone() if isinstance(value, Tensor) else value for key, value in state.items()}
 
 
 def _permuted(state: dict[str, Any], shape: torch.Size, proj: Tensor) -> dict[str, Any]:

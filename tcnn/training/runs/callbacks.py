@@ -63,7 +63,7 @@ class Callbacks:
     """With the progress after every step."""
     say: Say = lambda message: None
     """With notes for the user, one line each."""
-    stop: Callable[[], bool] = lambda: False
+    stop: StopCheck = lambda: False
     """After every step; if it returns true, the run saves its state and ends."""
 
 

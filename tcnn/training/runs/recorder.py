@@ -11,11 +11,10 @@ from tcnn.config import FinetuneConfig
 from tcnn.errors import EnvironmentFailure, RequestError, StorageError
 from tcnn.evaluation.scores import Evaluation
 from tcnn.layers.self_attention import SelfAttention2d
+from tcnn.models.running import gpsa_layers
 from tcnn.training.recipe.annealing import Temperatures
-from tcnn.training.recipe.optim import gpsa_layers
+from tcnn.training.runs.callbacks import Say
 from tcnn.training.runs.rundir import RunDirectory
-
-Warn = Callable[[str], None]
 
 
 class Recorder:
@@ -25,7 +24,7 @@ class Recorder:
         warn: called with one line about a problem that does not end the run.
     """
 
-    def __init__(self, run: RunDirectory, config: FinetuneConfig, first: bool, warn: Warn) -> None:
+    def __init__(self, run: RunDirectory, config: FinetuneConfig, first: bool, warn: Say) -> None:
         self.run, self.config, self.first, self.warn = run, config, first, warn
         self._board: Any = _tensorboard(run) if config.tensorboard and first else None
 

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from tcnn.checkpoints.checkpoint import unshared
 from tcnn.errors import CheckpointError, RequestError
 from tcnn.files import replacing
-from tcnn.training.recipe.optim import group_counters, memory_of, named_groups
+from tcnn.training.recipe.optim import group_counters, named_groups, parameter_states
 from tcnn.version import __version__
 
 
@@ -80,8 +80,8 @@ def save_point(
     if ema is not None:
         tensors |= {f"ema.{name}": tensor for name, tensor in ema.state_dict().items()}
     tensors |= {f"matching.{name}": tensor for name, tensor in (matching or {}).items()}
-    remembered, scalars = optimizer_memory(model, optimizer)
-    tensors |= remembered
+    states, scalars = named_states(model, optimizer)
+    tensors |= states
     for index, counters in enumerate(group_counters(optimizer)):
         for key, value in counters.items():
             (tensors if isinstance(value, Tensor) else scalars)[f"group.{index}.{key}"] = value
@@ -108,14 +108,14 @@ def memory_formats(tensors: Mapping[str, Tensor]) -> dict[str, list[int]]:
     return {name: list(found.stride()) for name, found in formats.items() if not found.is_contiguous()}
 
 
-def optimizer_memory(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What an optimizer remembers of every parameter, tensors and scalars, by the names of a resume file.
+def named_states(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """An optimizer's state of every parameter, tensors and scalars, by the names of a resume file.
 
     Raises `RequestError` where that is anything else, such as a list.
     """
     tensors, scalars = {}, {}
     for name, parameter in named_groups(optimizer, model):
-        for key, value in memory_of(optimizer).get(parameter, {}).items():
+        for key, value in parameter_states(optimizer).get(parameter, {}).items():
             if isinstance(value, Tensor):
                 tensors[f"optimizer.{name}.{key}"] = value
             elif isinstance(value, (int, float, bool, str, type(None))):
@@ -176,18 +176,18 @@ def restore(
     except RuntimeError as error:
         reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
         raise CheckpointError(f"{point.path}: does not fit {type(model).__name__}: {reason[:200]}") from error
-    memories: dict[str, dict[str, Any]] = {}
+    states: dict[str, dict[str, Any]] = {}
     scalars = {key: value for key, value in point.scalars.items() if key.startswith("optimizer.")}
     for full, value in (
         *point.tensors_with_prefix("optimizer.").items(),
         *((key.removeprefix("optimizer."), v) for key, v in scalars.items()),
     ):
         name, _, key = full.rpartition(".")
-        memories.setdefault(name, {})[key] = value
+        states.setdefault(name, {})[key] = value
     for name, parameter in named_groups(optimizer, model):
-        if name in memories:
-            memory_of(optimizer)[parameter] = {
-                key: _to_parameter_device(value, key, parameter) for key, value in memories[name].items()
+        if name in states:
+            parameter_states(optimizer)[parameter] = {
+                key: _to_parameter_device(value, key, parameter) for key, value in states[name].items()
             }
     for index, group in enumerate(optimizer.param_groups):
         prefix = f"group.{index}."

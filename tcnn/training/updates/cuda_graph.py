@@ -60,7 +60,7 @@ class GraphedPasses(Passes):
         """As `Passes.accumulate`; raises `EnvironmentFailure` for a model that cannot be captured."""
         if self._graph is None:
             self._capture(x, y)
-        if _kind(x, y) != _kind(self._x, self._y):
+        if _signature(x, y) != _signature(self._x, self._y):
             return super().accumulate(x, y, share)
         assert self._graph is not None  # noqa: S101 - it was captured
         self._x.copy_(x, non_blocking=True)
@@ -113,7 +113,7 @@ class GraphedPasses(Passes):
         return loss.detach()
 
 
-def _kind(x: Tensor, y: Tensor) -> Hashable:
+def _signature(x: Tensor, y: Tensor) -> Hashable:
     return x.shape, x.dtype, x.stride(), y.shape, y.dtype
 
 

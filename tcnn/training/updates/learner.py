@@ -15,9 +15,16 @@ from torch.optim import Optimizer
 
 from tcnn.checkpoints import checkpoint
 from tcnn.config import ConversionConfig, FinetuneConfig
+from tcnn.models.running import gpsa_layers
 from tcnn.training.distributed import Processes
 from tcnn.training.recipe import freezing
-from tcnn.training.recipe.annealing import Temperatures, annealing_schedule, held, set_temperatures, temperatures_of
+from tcnn.training.recipe.annealing import (
+    Temperatures,
+    annealing_schedule,
+    held_parameters,
+    set_temperatures,
+    temperatures_of,
+)
 from tcnn.training.recipe.freezing import ablate
 from tcnn.training.recipe.matching import Matching
 from tcnn.training.recipe.objective import create_task
@@ -25,8 +32,7 @@ from tcnn.training.recipe.optim import (
     convert_in_training,
     create_optimizer,
     create_schedule,
-    gpsa_layers,
-    memory_of,
+    parameter_states,
     scaled_content_output,
 )
 from tcnn.training.runs import resume
@@ -38,8 +44,8 @@ from tcnn.training.updates.step import MicroBatch, MixedPrecision, Passes, StepL
 from tcnn.training.updates.sync_batch import sync_batch
 
 
-def _not_of_a_toolkit(record: logging.LogRecord) -> bool:
-    """Not PyTorch's line on a CUDA toolkit without a GPU: a compiler for the CPU looks for one and needs none."""
+def _no_toolkit_warning(record: logging.LogRecord) -> bool:
+    """Filter out PyTorch's line on a missing CUDA runtime: a compiler for the CPU looks for one and needs none."""
     return not str(record.msg).startswith("No CUDA runtime is found")
 
 
@@ -114,7 +120,7 @@ class Learner:
         if self.config.ema is not None:
             self.task.setup_ema(decay=self.config.ema, use_warmup=True, update_after_step=self.annealing.ends)
         if self.config.compile:
-            logging.getLogger("torch.utils.cpp_extension").addFilter(_not_of_a_toolkit)
+            logging.getLogger("torch.utils.cpp_extension").addFilter(_no_toolkit_warning)
             self.task.compile()
         if self._processes.world > 1:
             self.task.prepare_distributed(device_ids=[device.index] if device.type == "cuda" else None)
@@ -126,11 +132,11 @@ class Learner:
             self.matching = Matching(self.task, self._layers, self.config.matching)
         self._passes = Passes(self.task, self.precision)
         if self.config.cuda_graph:
-            self._passes = GraphedPasses(self.task, self.precision, self._ways)
+            self._passes = GraphedPasses(self.task, self.precision, self._hard_layers)
         self.train()
 
-    def _ways(self) -> tuple[bool, ...]:
-        """Which layers are computed as a convolution: a captured pass keeps to it."""
+    def _hard_layers(self) -> tuple[bool, ...]:
+        """Which layers are computed as a convolution, which a captured pass cannot change."""
         return tuple(layer.known_hard for layer in self._layers.values())
 
     def train(self) -> None:
@@ -180,11 +186,11 @@ class Learner:
     def update(self, updates: int) -> None:
         """Update the parameters, and the learning rates for the next update; `updates` counts this one."""
         for parameter in self._parameters(self.annealing.frozen(updates - 1)):
-            parameter.grad = None  # an optimizer passes over it: neither it nor what is remembered of it moves
+            parameter.grad = None  # the optimizer skips it and its state
         with scaled_content_output(self._layers.values(), self.config.content_output_scale):
             update(self.task, self.optimizer, self.precision, self.config.clip_grad)
         if self.annealing.frozen_parameters and updates == self.annealing.ends:
-            self._forget(self._parameters(held(self._layers.values(), "all", self.config.conversion)))
+            self._reset_states(self._parameters(held_parameters(self._layers.values(), "all", self.config.conversion)))
         self.schedule.step_update(updates)
         self.task.update_ema(step=updates)
 
@@ -193,22 +199,23 @@ class Learner:
         own = ((layer, name) for layer in self._layers.values() for name in names)
         return [layer.get_parameter(name) for layer, name in own if name in layer._parameters]
 
-    def _forget(self, parameters: list[nn.Parameter]) -> None:
+    def _reset_states(self, parameters: list[nn.Parameter]) -> None:
         """Reset the optimizer state of some parameters.
 
         After a long stretch of gradients that were almost zero, Adam's second moment would make them jump.
         """
-        held, fresh = memory_of(self.optimizer), memory_of(create_optimizer(self.model, self.config))
+        states, fresh = parameter_states(self.optimizer), parameter_states(create_optimizer(self.model, self.config))
         for parameter in parameters:
-            held.pop(parameter, None)
+            states.pop(parameter, None)
             if parameter in fresh:
-                held[parameter] = fresh[parameter]
+                states[parameter] = fresh[parameter]
 
 
 class Saver:
-    """Writes into a run's directory what a learner has come to. A full disk costs a resume point.
+    """Writes resume points and models into a run's directory. On a full disk a resume point is skipped.
 
-    Where it takes no model either the run ends, to be resumed: it would say of an epoch that it is kept which is not.
+    Where the model of an epoch cannot be written either the run ends, to be resumed: its metrics would name an epoch
+    whose model is lost.
 
     Args:
         first: whether this is the first process of the run.

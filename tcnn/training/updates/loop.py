@@ -19,9 +19,9 @@ from tcnn.training.preparing.converted import conversion_at
 from tcnn.training.preparing.prepare import Start
 from tcnn.training.recipe.annealing import is_single_value, reestimate_batch_norm
 from tcnn.training.recipe.objective import NeighbourMixup, uses_mixup
-from tcnn.training.runs.callbacks import Progress, Report, StepTimer, StopRequest
-from tcnn.training.runs.recorder import Recorder, Warn, epoch_scores, layer_state, temperatures
-from tcnn.training.runs.resume import Position, ResumePoint, optimizer_memory
+from tcnn.training.runs.callbacks import Progress, Report, Say, StepTimer, StopRequest
+from tcnn.training.runs.recorder import Recorder, epoch_scores, layer_state, temperatures
+from tcnn.training.runs.resume import Position, ResumePoint, named_states
 from tcnn.training.runs.rundir import RunDirectory
 from tcnn.training.updates.learner import Learner, Saver
 from tcnn.training.updates.step import MicroBatch, MixedPrecision, StepLoss, halve_chunk
@@ -56,7 +56,7 @@ class Trainer:
         teacher: nn.Module | None = None,
         record: dict[str, Any] | None = None,
         report: Report = lambda progress: None,
-        warn: Warn = lambda message: None,
+        warn: Say = lambda message: None,
     ) -> None:
         self.config, self.run_directory, self.train, self.validation = config, run, train, validation
         self.device, self.processes = device, processes
@@ -138,7 +138,7 @@ class Trainer:
             self.learner.update(position.updates + 1)
             position.updates += 1
             if position.updates == 1:  # an optimizer that cannot be resumed is refused before hours are lost
-                optimizer_memory(self.model, self.learner.optimizer)
+                named_states(self.model, self.learner.optimizer)
             position.step += 1
             position.loss_sum += loss_sum
             position.images += int(images)

@@ -34,7 +34,7 @@ PRESETS = (
 
 if TYPE_CHECKING:
     from tcnn.evaluation.comparing.before_after import BeforeAfter
-    from tcnn.training.finetune import FinetuneResult
+    from tcnn.training.single_run import FinetuneResult
 
 
 def command(

@@ -1,0 +1,198 @@
+"""One run in its directory, new or resumed: all is opened and checked before the first step, then it is trained."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from pydantic import BaseModel
+from torch import nn
+
+from tcnn.config import FinetuneConfig
+from tcnn.config.finetune import DEFAULT_SPLIT
+from tcnn.data.image_set import ImageSet
+from tcnn.evaluation.comparing.before_after import BeforeAfter
+from tcnn.models.precision import emulated
+from tcnn.models.running import gpsa_layers
+from tcnn.training.distributed import Processes, process_device
+from tcnn.training.preparing.converted import Check
+from tcnn.training.preparing.inputs import DataSets, open_data_sets, training_loader
+from tcnn.training.preparing.prepare import Start, in_chans, prepare, teacher_for
+from tcnn.training.recipe.annealing import annealing_notes
+from tcnn.training.recipe.objective import check_teacher
+from tcnn.training.recipe.optim import create_optimizer
+from tcnn.training.record import (
+    Sources,
+    check_settings,
+    leakage_note,
+    run_record,
+    validated_on_training,
+    working_directory,
+)
+from tcnn.training.runs import resume as points
+from tcnn.training.runs.callbacks import Callbacks, StopRequest, stop_on_signal
+from tcnn.training.runs.recorder import check_tensorboard
+from tcnn.training.runs.resume import Position
+from tcnn.training.runs.rundir import RunDirectory
+from tcnn.training.updates.cuda_graph import check_graph
+from tcnn.training.updates.loop import Trainer
+
+
+class FinetuneResult(BaseModel):
+    """Result of fine-tuning, as `tcnn finetune --json` prints it. Accuracies are shares between 0 and 1."""
+
+    model: str
+    out: str
+    best: str
+    last: str
+    epochs: int
+    updates: int
+    top1: float
+    top5: float | None
+    best_top1: float
+    best_epoch: int
+    """Counted from 0, as in metrics.jsonl."""
+    layers: int
+    classes: int
+    train_images: int
+    val_images: int
+    unreadable: list[str]
+    notes: list[str]
+    seconds: float
+    before_after: BeforeAfter | None = None
+    """The models before and after, if they were compared; without classes and single images."""
+
+
+class Destination(NamedTuple):
+    """A run directory, and whether a run in it is resumed or replaced."""
+
+    run: RunDirectory
+    resume: bool
+    force: bool
+    allow_changes: bool
+
+
+def train_run(
+    sources: Sources, destination: Destination, config: FinetuneConfig, processes: Processes, callbacks: Callbacks,
+    opened: DataSets | None = None, more: bool = False,
+) -> tuple[FinetuneResult, DataSets]:  # fmt: skip
+    """Fine-tune in a directory; returns the result and the data sets.
+
+    Args:
+        opened: the data sets, if they are open.
+        more: whether something follows the training, which a stop in its last validation stops as well.
+    """
+    started = time.monotonic()
+    device = process_device(config.device, processes)
+    if config.cuda_graph:
+        check_graph(device, processes.world)
+    run, say = destination.run, callbacks.say
+    resuming = destination.resume and run.started
+    if not resuming:
+        run.check(destination.force)
+    asked_split = config.val_split
+    train_set, val_set, config = opened or open_data_sets(sources.data, sources.val, config, in_chans(sources.model))
+    point, unreadable = points.latest_point(run.resume) if resuming else (None, [])
+    for line in unreadable:
+        say(line)
+    fresh = point is None
+    start, check = _initial_model(sources, config, train_set.class_names, fresh, device, processes, callbacks)
+    teacher = _teacher(sources, config, start.model, train_set.class_names)
+    record = run_record(sources, config, start, train_set)
+    loader = training_loader(start, train_set, config, processes, device)
+    # Before an existing run is replaced: an optimizer that cannot be created must not cost it.
+    create_optimizer(start.model, config)
+    notes = _notes(start, record, train_set, val_set, config, loader.steps, device)
+    if config.val_split != asked_split:
+        notes.insert(0, f"no validation split, so {DEFAULT_SPLIT:.0%} of the images of every class are held out")
+    check_tensorboard(config)
+    processes.barrier()  # all have looked at the directory before one of them writes to it
+    if resuming:
+        check_settings(run, record, destination.allow_changes, say)
+        if fresh and processes.first:
+            run.rewind(0, 0)
+    elif processes.first:
+        run.create(record | working_directory(sources), destination.force)
+    check.keep(start.model, run.path, record["weights"])
+    for note in (*notes, *filter(None, (check.line(),))):
+        say(note)
+    processes.barrier()
+    if processes.first:
+        run.remove_partial_files()
+        points.remove_partial_files(run.resume)
+    with stop_on_signal(callbacks.stop) as stop:
+        trainer = Trainer(
+            start, loader, val_set, config.scaled(), run, device=device, processes=processes, teacher=teacher,
+            record=record, report=callbacks.report, warn=say,
+        )  # fmt: skip
+        if point is not None:
+            trainer.restore(point)
+            say(_resume_note(point.position, loader.steps))
+        position = trainer.run(stop)
+        if more:
+            _check_stop(stop, processes, device, run)
+    last = _last_scores(run)
+    result = FinetuneResult(
+        model=record["model"], out=str(run.path), best=str(run.best), last=str(run.last), epochs=position.epoch,
+        updates=position.updates, top1=last["top1"], top5=last["top5"], best_top1=position.best or 0.0,
+        best_epoch=position.best_epoch or 0, layers=len(gpsa_layers(trainer.model)),
+        classes=len(train_set.class_names), train_images=len(train_set), val_images=len(val_set),
+        unreadable=position.unreadable, notes=notes, seconds=round(time.monotonic() - started, 1),
+    )  # fmt: skip
+    return result, (train_set, val_set, config)
+
+
+def _initial_model(
+    sources: Sources, config: FinetuneConfig, class_names: Sequence[str], fresh: bool, device: torch.device,
+    processes: Processes, callbacks: Callbacks,
+) -> tuple[Start, Check]:  # fmt: skip
+    """The model before the first step, verified if it is converted here.
+
+    `fresh`: without a resume point, which brings all weights, so that the pretrained ones need not be there any more.
+    """
+    weights = sources.weights if fresh else None
+    random = not sources.pretrained and weights is None and not isinstance(sources.model, nn.Module)
+    check = Check(config, device, random, callbacks.report)
+    start = prepare(
+        sources.model, config, class_names, sources.pretrained and fresh, weights,
+        check if fresh and processes.first else None,
+    )  # fmt: skip
+    return start, check
+
+
+def _teacher(
+    sources: Sources, config: FinetuneConfig, model: nn.Module, class_names: Sequence[str]
+) -> nn.Module | None:
+    teacher = teacher_for(sources.model, config, sources.pretrained, sources.weights)
+    if teacher is not None:
+        check_teacher(teacher, model, class_names)
+    return teacher
+
+
+def _notes(
+    start: Start, record: dict[str, Any], train_set: ImageSet, val_set: ImageSet, config: FinetuneConfig, steps: int,
+    device: torch.device,
+) -> list[str]:  # fmt: skip
+    """Notes for the user before the first step, one line each."""
+    others = (
+        leakage_note(record), validated_on_training(record, train_set, val_set), emulated(config.amp, device),
+    )  # fmt: skip
+    return [*start.notes, *annealing_notes(start.model, config, steps), *filter(None, others)]
+
+
+def _check_stop(stop: StopRequest, processes: Processes, device: torch.device, run: RunDirectory) -> None:
+    """Raise `Stopped` in all processes if one of them was asked to stop in the last validation."""
+    if any(processes.sum([float(bool(stop))], device)):
+        raise stop.stopped(f"stopped after the last epoch; go on with --resume --out {run.path}")
+
+
+def _last_scores(run: RunDirectory) -> dict[str, Any]:
+    rows = run.rows("epoch")
+    scores: dict[str, Any] = rows[-1]["val"] if rows else {"top1": 0.0, "top5": None}
+    return scores
+
+
+def _resume_note(position: Position, steps: int) -> str:
+    if position.finished:
+        return "the run is finished already"
+    return f"going on in epoch {position.epoch + 1} at step {position.step} of {steps}"
