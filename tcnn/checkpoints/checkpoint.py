@@ -30,6 +30,7 @@ from tcnn.checkpoints.files import (
     refuse_in_files,
     unfinished,
 )
+from tcnn.checkpoints.own_network import GIVE_SOURCE, network
 from tcnn.config.conversion import OF_TRAINING
 from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import rebuild
@@ -268,13 +269,13 @@ def _tie_parameters(model: nn.Module, tensors: dict[str, Tensor], file: str) -> 
 
 
 def architecture(report: ConversionReport, name: str, model_args: dict[str, object]) -> nn.Module:
-    """Build the source architecture of a report by timm, with arbitrary weights."""
+    """Build the source architecture of a report, with arbitrary weights: the network named for all files, or timm's."""
+    if (own := network()) is not None:
+        return unwrapped(own)
     base, args = report.base_model, {**report.model_args, **model_args}
     refuse_in_files(name, report.model_args)
     if not timm.is_model(base.partition(".")[0]):
-        raise CheckpointError(
-            f"{name}: made from {base}, which timm does not know; in Python, give its module as `source`"
-        )
+        raise CheckpointError(f"{name}: made from {base}, which timm does not know; {GIVE_SOURCE}")
     try:
         return timm.create_model(base, pretrained=False, **args)
     except Exception as error:

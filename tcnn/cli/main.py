@@ -17,6 +17,7 @@ from typing import Any
 
 import typer
 
+from tcnn.checkpoints.own_network import GIVE_SOURCE
 from tcnn.cli.group import ALIASES, command_group, is_joined, spellings_of
 from tcnn.cli.options.spellings import TAKES_TIMMS, timms
 from tcnn.cli.output import console
@@ -154,7 +155,9 @@ def _show(kind: str, message: str, arguments: list[str], error: Exception | None
 
 
 def _fitting(message: str, options: Collection[str]) -> str:
-    """The library's advice on getting weights in the words of a command: no option that it does not have is named."""
+    """The library's advice in the words of a command: the options that it has are named, and no others."""
+    if "--module" in options:
+        message = message.replace(GIVE_SOURCE, "name what builds it with --module PACKAGE.MODULE:NAME")
     if BOTH not in message or RANDOM in options:
         return message
     if WEIGHTS in options:

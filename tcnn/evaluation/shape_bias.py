@@ -22,6 +22,7 @@ from tcnn.evaluation.evaluate import Amp
 from tcnn.evaluation.imagenet_variants import synsets
 from tcnn.evaluation.predict import image_files, predict
 from tcnn.evaluation.scores import share
+from tcnn.models.trace import output_count
 
 NAME = re.compile(r"(?P<shape>[a-z]+)\d*-(?P<texture>[a-z]+)\d*")
 """File names of the cue-conflict images: `airplane1-bicycle2.png`."""
@@ -174,7 +175,7 @@ def _decisions(counts: Sequence[int]) -> Decisions:
 
 
 def _outputs(model: nn.Module, name: str) -> dict[str, tuple[int, ...]]:
-    classes = getattr(model, "num_classes", None)
+    classes = output_count(model)
     labels = label_names(model)
     own = of_names(labels) if len(labels) == classes else None
     if own is not None:

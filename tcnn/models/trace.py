@@ -85,14 +85,16 @@ class _ShapesOnly(TorchFunctionMode):
 def input_shape(model: nn.Module, input_size: tuple[int, int] | None = None) -> tuple[int, int, int]:
     """Input shape (channels, height, width) of a model; `input_size` overrides the height and width.
 
-    Of a model that does not tell its size it is the one at which it was converted, else 224×224.
+    Of a model that does not tell its size it is the one at which it was trained, or converted, else 224×224.
     """
     cfg = getattr(model, "pretrained_cfg", None) or {}
     traits = getattr(model, "_traits", {})
     channels = getattr(model, "in_chans", None) or _image_channels(model)
     report = getattr(model, "conversion_report", None)
     converted_at = None if report is None else report.config.input_size
-    default = traits.get("img_size") or cfg.get("input_size") or converted_at or (224, 224)
+    record = getattr(model, "training_record", None)
+    trained_at = record.get("size") if isinstance(record, dict) else None
+    default = traits.get("img_size") or cfg.get("input_size") or trained_at or converted_at or (224, 224)
     height, width = input_size or default[-2:]
     return channels or next(iter(cfg.get("input_size") or (3,))), height, width
 
@@ -103,8 +105,7 @@ def input_settings(model: nn.Module) -> dict[str, Any]:
     For a model that was built for images of other channels timm keeps the statistics of three: here they are averaged.
     """
     settings: dict[str, Any] = resolve_model_data_config(unwrapped(model, only_run=True))
-    channels = input_shape(model)[0]
-    settings["input_size"] = (channels, *settings["input_size"][1:])
+    channels, *_ = settings["input_size"] = input_shape(model)
     for name in ("mean", "std"):
         if len(settings[name]) != channels:
             settings[name] = (sum(settings[name]) / len(settings[name]),) * channels
@@ -153,6 +154,18 @@ def check_size(model: nn.Module, input_size: tuple[int, int] | None = None) -> N
     """Raise `RequestError` if the model does not run on images of (height, width) pixels, as one whose positions are
     learned for another size does not; by default of its own size."""
     _forward(model, input_size, lambda module, image: module(image))
+
+
+def output_count(model: nn.Module) -> int | None:
+    """The classes that a model tells apart: its `num_classes`, or of a network without any its outputs for an image.
+
+    None where these are no logits, (B, classes). Raises `RequestError` if it does not run on images of its own size.
+    """
+    told = getattr(model, "num_classes", None)
+    if told is not None:
+        return int(told)
+    shape = _forward(model, None, lambda module, image: _shape(module(image)))
+    return shape[1] if shape is not None and len(shape) == 2 else None
 
 
 def _forward(model: nn.Module, input_size: tuple[int, int] | None, look: Callable[[nn.Module, Tensor], Found]) -> Found:

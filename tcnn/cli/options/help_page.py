@@ -8,7 +8,8 @@ MODEL, IMAGES, RECIPE, CONVERSION, MACHINE, OUTPUT = (
 )  # fmt: skip
 PANELS: dict[str, tuple[str, ...]] = {
     MODEL: (
-        "weights", "pretrained", "num_classes", "against", "compare", "named", "model_kwargs", "teacher", "baseline",
+        "weights", "pretrained", "num_classes", "against", "compare", "named", "model_kwargs", "module",
+        "teacher", "baseline",
     ),
     IMAGES: (
         "data", "val", "val_split", "images", "split", "size", "crop_pct", "layout", "limit", "corruption",

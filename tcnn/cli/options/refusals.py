@@ -49,6 +49,17 @@ def _converts(given: Parameters) -> bool:
     return given.get("convert") is not False
 
 
+def _loads(given: Parameters) -> bool:
+    """Whether a file or run is named whose network could be one's own."""
+    from tcnn.checkpoints.files import is_stored
+
+    named = (given.get(place) for place in ("models", "named", "model", "checkpoint", "compare", "against", "run"))
+    return any(is_stored(each) for one in named if one for each in (one if isinstance(one, list) else [one]))
+
+
+OWN = Rule(
+    "module", _loads, "is the network of files and runs, and none that is there is named; timm builds the others"
+)
 BUILT = Rule(
     "model_kwargs", lambda given: False,
     "training builds its model, and the CNN beside it, again from the name; convert first, which records them: "
@@ -66,6 +77,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         _not_beside("pretrained", "weights", "--weights names the weights; give one of the two"),
     ),
     "evaluate": (
+        OWN,
         _not_beside("as_json", "result", "--result prints timm's JSON; give one of the two"),
         _needs("force", "csv_file", "results_csv", "figure", why="no file is written; name one, as with --csv"),
         _needs("figure", "shape", why="is the picture of --shape-bias DIR"),
@@ -81,18 +93,21 @@ RULES: dict[str, tuple[Rule, ...]] = {
         _needs("seed", "all_corruptions", "corruption", why="nothing is drawn at random without corruptions"),
     ),
     "export": (
+        OWN,
         *(_not_beside(other, "explorer", "is of a single file; the page of --explorer takes one image of one size")
           for other in ("format", "opset", "batch", "dynamic", "fixed")),
         Rule("opset", lambda given: _format(given) != "torch", "is of ONNX, and OUT is a program of torch.export"),
     ),
     "finetune": TRAINING,
     "fold": (
+        OWN,
         _not_beside("max_error", "prune", "--prune goes by where heads look, not by an error; measure it with --data"),
         _needs("far", "prune", why="only --prune asks how far a head looks"),
         _needs("data", "prune", why="only --prune measures the accuracy; use tcnn evaluate"),
         _needs("size", "data", why="no image is read without --data"),
     ),
     "inspect": (
+        OWN,
         _needs("force", "out", why="nothing is written; name a directory with --out"),
         _needs("formats", "out", why="no picture is written; name a directory with --out"),
         _needs("evaluation", "out", why="it adds pictures, and none is written; name a directory with --out"),
@@ -102,6 +117,8 @@ RULES: dict[str, tuple[Rule, ...]] = {
         _needs("shown", "images", why="there are no attention maps without --images"),
     ),
     "plan": (BUILT,),
+    "predict": (OWN,),
+    "report": (_needs("module", "images", why="nothing is loaded without --images"),),
     "serve": (_needs("slots", "worker", why="there is no worker with --no-worker"),),
 }  # fmt: skip
 

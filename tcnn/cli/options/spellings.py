@@ -46,6 +46,26 @@ ModelKwargs = Annotated[
 ]
 
 
+def _network(context: typer.Context, name: str | None) -> str | None:
+    """Have the network that was named be that of the files, for as long as the command runs."""
+    if name is not None:
+        from tcnn.checkpoints.own_network import network_named
+
+        context.with_resource(network_named(name))
+    return name
+
+
+Network = Annotated[
+    str | None,
+    typer.Option(
+        "--module",
+        help="For files of networks that timm does not know: the function or class that builds theirs.",
+        metavar="PACKAGE.MODULE:NAME",
+        callback=_network,
+    ),
+]
+
+
 def add(command: Any) -> None:
     """Give a command's options their other spellings."""
     for option in command.params:

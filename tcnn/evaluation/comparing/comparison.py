@@ -4,7 +4,7 @@ import gc
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import nn
 
@@ -33,7 +33,7 @@ from tcnn.evaluation.evaluate import NAMED_UNREADABLE
 from tcnn.evaluation.outcomes import Observer
 from tcnn.evaluation.scores import Evaluation
 from tcnn.models.running import usable_device
-from tcnn.models.trace import input_settings, input_shape, parameter_count
+from tcnn.models.trace import input_settings, input_shape, output_count, parameter_count
 
 
 class Measured(NamedTuple):
@@ -188,8 +188,8 @@ def _layout(
 
 
 def _outputs(model: nn.Module, name: str) -> int:
-    outputs: Any = getattr(model, "num_classes", None)
-    if not isinstance(outputs, int) or outputs < 1:
+    outputs = output_count(model)
+    if outputs is None or outputs < 1:
         raise RequestError(f"{name}: has no classifier (num_classes is {outputs}); fine-tune it with one")
     return outputs
 

@@ -16,7 +16,7 @@ from tcnn.evaluation.comparing.before_after import Estimate, estimate
 from tcnn.evaluation.imagenet_variants import ClassMapping, detect, map_classes
 from tcnn.evaluation.outcomes import Outcomes, outcomes
 from tcnn.folding.report import PruningAccuracy
-from tcnn.models.trace import input_shape
+from tcnn.models.trace import input_shape, output_count
 
 
 class PairedDifference(BaseModel):
@@ -149,6 +149,6 @@ def measure_on(
 
 def _matching(checkpoint: str, data: str, model: nn.Module, images: ImageSet) -> ClassMapping:
     """Which output of the model is which class, by their names, as in `tcnn evaluate`."""
-    outputs: int = getattr(model, "num_classes", len(images.class_names))
+    outputs = output_count(model) or len(images.class_names)
     names = label_names(model)
     return map_classes(checkpoint, data, detect(images.class_names, outputs), images.class_names, outputs, names)

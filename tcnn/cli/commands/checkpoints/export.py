@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcnn.cli.options.spellings import ModelKwargs, model_arguments, sides
+from tcnn.cli.options.spellings import ModelKwargs, Network, model_arguments, sides
 from tcnn.cli.output import console
 from tcnn.processes import loading
 
@@ -32,6 +32,7 @@ def command(
         str, typer.Option(help="Axes that stay free, where the model allows it.", metavar="AXES")
     ] = "batch,height,width",
     model_kwargs: ModelKwargs = None,
+    module: Network = None,
     fixed: Annotated[bool, typer.Option("--fixed", help="No free axis: the example's shape only.")] = False,
     tolerance: Annotated[float, typer.Option(help="Largest relative error of the logits.", metavar="E")] = 1e-5,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tcnn.cli.options.spellings import Network
 from tcnn.cli.output import console
 from tcnn.processes import loading
 
@@ -39,6 +40,7 @@ def command(
     size: Annotated[
         int | None, typer.Option(help="--data: side of the images, pixels.", min=1, metavar="PIXELS")
     ] = None,
+    module: Network = None,
     device: Annotated[str, typer.Option(help="Where the models are compared and timed.")] = "cpu",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tcnn.cli.options.spellings import ModelKwargs, model_arguments, several_sizes
+from tcnn.cli.options.spellings import ModelKwargs, Network, model_arguments, several_sizes
 from tcnn.cli.output import comparison, console
 from tcnn.processes import keep_freed_memory, loading
 
@@ -31,6 +31,7 @@ def command(
         ),
     ] = None,
     model_kwargs: ModelKwargs = None,
+    module: Network = None,
     data: Annotated[
         str | None,
         typer.Option(

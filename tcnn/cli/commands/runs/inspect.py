@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcnn.cli.options.spellings import image_size
+from tcnn.cli.options.spellings import Network, image_size
 from tcnn.cli.output import console
 from tcnn.processes import loading
 
@@ -36,6 +36,7 @@ def command(
     shown: Annotated[int, typer.Option(help="Pictures whose maps are drawn.", metavar="N", min=0)] = 3,
     size: Annotated[str | None, typer.Option(help="Pixels: 224 or 224x160 (height × width).", metavar="S")] = None,
     formats: Annotated[str, typer.Option("--format", help="Of the pictures: png, svg.", metavar="LIST")] = "png,svg",
+    module: Network = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", metavar="D")] = "cpu",
     force: Annotated[bool, typer.Option("--force", help="Replace what an earlier inspection wrote.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcnn.cli.options.spellings import ModelKwargs, image_size, model_arguments
+from tcnn.cli.options.spellings import ModelKwargs, Network, image_size, model_arguments
 from tcnn.cli.output import console
 from tcnn.processes import keep_freed_memory, loading
 
@@ -26,6 +26,7 @@ def command(
         str | None, typer.Option(help="Another model beside it, as the CNN that it was made from.", metavar="CKPT")
     ] = None,
     model_kwargs: ModelKwargs = None,
+    module: Network = None,
     top: Annotated[int, typer.Option(help="Classes for each image.", min=1, metavar="N")] = 5,
     size: Annotated[str | None, typer.Option("--size", help="Pixels: 224 or 224x160.", metavar="S")] = None,
     crop_pct: Annotated[
@@ -60,6 +61,7 @@ def command(
         from tcnn.evaluation.predict import class_names, image_files, predict, side_by_side
         from tcnn.models.precision import emulated
         from tcnn.models.running import usable_device
+        from tcnn.models.trace import output_count
 
     files, place = image_files(images), usable_device(device)
     if slow := emulated(amp, place):
@@ -71,7 +73,7 @@ def command(
         for name in names:
             step(name)
             opened = open_model(name, **(arguments if name == model else {}))
-            classes[name] = class_names(opened, getattr(opened, "num_classes", 0))
+            classes[name] = class_names(opened, output_count(opened) or 0)
             found[name] = predict(
                 opened, files, top=top, size=image_size(size), crop_pct=crop_pct,
                 batch_size=batch_size, device=place, amp=amp,  # type: ignore[arg-type]

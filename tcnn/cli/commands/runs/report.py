@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from tcnn.cli.options.spellings import Network
 from tcnn.cli.output import console
 
 
@@ -19,6 +20,7 @@ def command(
     evaluation: Annotated[
         list[Path] | None, typer.Option(help="What `tcnn evaluate --json` printed; may be repeated.", metavar="FILE")
     ] = None,
+    module: Network = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

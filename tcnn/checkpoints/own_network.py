@@ -1,0 +1,71 @@
+"""Networks that timm does not know, built by what a user names, `PACKAGE.MODULE:NAME`, for the files that have their
+weights."""
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tcnn.errors import RequestError, one_line
+
+if TYPE_CHECKING:
+    from torch import nn
+
+GIVE_SOURCE = "in Python, give its module as `source`"
+"""Advice of the library; the command line has `--module` for it, where a command has."""
+FORM = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+SHAPE = "expected PACKAGE.MODULE:NAME, as nets.small:build"
+_named: ContextVar[str | None] = ContextVar("network", default=None)
+
+
+@contextmanager
+def network_named(name: str) -> Iterator[None]:
+    """Have every checkpoint that is loaded within be of this network; it is built when the first one is.
+
+    Raises `RequestError` for a name of another form.
+    """
+    if not FORM.fullmatch(name):
+        raise RequestError(f"--module: {SHAPE}, found {name!r}")
+    token = _named.set(name)
+    try:
+        yield
+    finally:
+        _named.reset(token)
+
+
+def network() -> "nn.Module | None":
+    """The network that was named, built anew; None where none was."""
+    name = _named.get()
+    return None if name is None else build(name)
+
+
+def build(name: str) -> "nn.Module":
+    """What `PACKAGE.MODULE:NAME` is, a module, or returns: a function or class that needs no arguments.
+
+    The working directory is looked through last, so that nothing in it takes the place of what is installed.
+
+    Raises `RequestError` for what cannot be imported, fails, or is no module.
+    """
+    from torch import nn
+
+    place, _, path = name.partition(":")
+    before = list(sys.path)
+    sys.path.append(str(Path.cwd()))
+    try:
+        made = importlib.import_module(place)
+        for part in path.split("."):
+            made = getattr(made, part)
+        if callable(made) and not isinstance(made, nn.Module):
+            made = made()
+    except Exception as error:  # what is imported is the user's, and may fail in any way
+        raise RequestError(f"--module {name}: {type(error).__name__}: {one_line(error)}") from error
+    finally:
+        sys.path[:] = before
+    if not isinstance(made, nn.Module):
+        raise RequestError(f"--module {name}: expected a torch.nn.Module, or a function that returns one, found "
+                           f"{type(made).__name__}")  # fmt: skip
+    return made

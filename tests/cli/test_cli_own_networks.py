@@ -1,0 +1,113 @@
+"""Files and runs of networks that timm does not know, with `--module`."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_runs
+import torch
+from safetensors import safe_open
+
+import tcnn as library
+from tcnn.analysis.images import pictures_of
+from tcnn.checkpoints.checkpoint import load
+from tcnn.checkpoints.own_network import network
+
+Run = Callable[..., Any]
+OWN = ("--module", "tiny_runs:TwoConvs")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a network of one's own on 32×32 images, and its data."""
+    place = tmp_path_factory.mktemp("own")
+    data = tiny_runs.colours(place / "data")
+    torch.manual_seed(0)
+    tiny_runs.run(tiny_runs.TwoConvs(), data, place / "run", epochs=1)
+    return place / "run"
+
+
+def test_it_is_measured_asked_and_looked_into(tcnn: Run, trained: Path) -> None:
+    found = tcnn("evaluate", trained, *OWN, "--json").json
+    row = found["rows"][0]
+    assert (found["images"], row["height"], row["width"]) == (6, 32, 32)  # what it held out, at its own size
+    image = trained.parent / "data" / "red" / "3.png"
+    guesses = tcnn("predict", trained, image, *OWN, "--json").json["models"][0]["images"][0]["guesses"]
+    assert {guess["name"] for guess in guesses} == set(tiny_runs.COLOURS)
+    looked = tcnn("inspect", trained, *OWN, "--images", image, "--json").json
+    assert (looked["size"], looked["images"]) == ([32, 32], 1)
+    told = tcnn("report", trained, *OWN, "--images", image, "--out", "r.html", "--json").json
+    assert told["missing"] == []
+
+
+def test_it_is_folded_and_exported(tcnn: Run, tmp_path: Path) -> None:
+    library.save(library.convert(tiny_runs.TwoConvs(), input_size=(32, 32)).model, "t.safetensors")
+    assert tcnn("fold", "t.safetensors", "cnn.safetensors", *OWN).code == 0
+    with safe_open(tmp_path / "cnn.safetensors", framework="pt") as file:
+        assert set(file.keys()) == set(tiny_runs.TwoConvs().state_dict())
+    assert tcnn("export", "t.safetensors", "t.pt2", *OWN, "--fixed", "--json").json["checks"][0]["shape"][-1] == 32
+
+
+def test_pictures_are_of_the_models_own_size(tmp_path: Path) -> None:
+    """They were of 224×224, 49 times as many pixels, whatever the model was converted at."""
+    model = library.convert(tiny_runs.TwoConvs(), input_size=(32, 48)).model
+    image = tiny_runs.colours(tmp_path / "data", 1, ("red",)) / "red" / "0.png"
+    pictures = pictures_of(model, image)
+    assert pictures is not None
+    assert pictures.tensors.shape == (1, 3, 32, 48)
+
+
+def test_of_the_working_directory_it_imports_what_is_named(
+    tcnn: Run, trained: Path, tmp_path: Path, left_alone: None
+) -> None:
+    (tmp_path / "my_nets").mkdir()
+    (tmp_path / "my_nets" / "own.py").write_text(
+        "from tiny_runs import TwoConvs\nWIDE = 7\ndef build(): return TwoConvs()\ndef needs(it): ...\n"
+    )
+    (tmp_path / "json.py").write_text("raise RuntimeError('in the place of the one that is installed')")
+    path = list(sys.path)
+    assert tcnn("inspect", trained, "--module", "my_nets.own:build").code == 0
+    assert sys.path == path
+    for name, message in (
+        ("my_nets.own", "--module: expected PACKAGE.MODULE:NAME, as nets.small:build, found 'my_nets.own'"),
+        ("my_nets.own:wide", "AttributeError: module 'my_nets.own' has no attribute 'wide'"),
+        ("my_nets.own:WIDE", "--module my_nets.own:WIDE: expected a torch.nn.Module, or a function that returns one, "
+         "found int"),
+        ("no_nets:build", "--module no_nets:build: ModuleNotFoundError: No module named 'no_nets'"),
+        ("my_nets.own:needs", "my_nets.own:needs: TypeError: needs() missing 1 required positional argument: 'it'"),
+        ("torch.nn:Identity", "does not fit Identity: last: expected a convolution in TwoConvs, found none"),
+    ):  # fmt: skip
+        assert message in tcnn("inspect", trained, "--module", name).error(2)
+
+
+@pytest.fixture
+def left_alone() -> Iterator[None]:
+    """Modules that the test has imported are forgotten."""
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] == "my_nets":
+            del sys.modules[name]
+
+
+def test_it_is_the_network_of_one_command(tcnn: Run, trained: Path) -> None:
+    assert tcnn("inspect", trained, *OWN).code == 0
+    assert network() is None
+    advice = "which timm does not know; name what builds it with --module PACKAGE.MODULE:NAME"
+    assert tcnn("inspect", trained).error(2).endswith(f"made from TwoConvs, {advice}")
+    with pytest.raises(library.TcnnError, match="in Python, give its module as `source`"):
+        load(trained)
+
+
+@pytest.mark.parametrize(
+    "command", [("evaluate", "resnet18", "--data", "."), ("fold", "absent.safetensors", "out.safetensors")]
+)
+def test_without_a_file_it_has_no_effect(tcnn: Run, command: tuple[str, ...]) -> None:
+    message = "--module: is the network of files and runs, and none that is there is named; timm builds the others"
+    assert tcnn(*command, *OWN).error(2) == message
+
+
+def test_a_report_without_images_loads_nothing(tcnn: Run, trained: Path) -> None:
+    assert tcnn("report", trained, *OWN).error(2) == "--module: nothing is loaded without --images"
