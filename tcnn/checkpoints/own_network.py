@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tcnn.errors import RequestError, one_line
 
@@ -50,22 +50,31 @@ def build(name: str) -> "nn.Module":
 
     Raises `RequestError` for what cannot be imported, fails, or is no module.
     """
-    from torch import nn
-
     place, _, path = name.partition(":")
-    before = list(sys.path)
-    sys.path.append(str(Path.cwd()))
+    here = str(Path.cwd())
+    added = here not in sys.path
+    if added:
+        sys.path.append(here)
     try:
-        made = importlib.import_module(place)
+        made: Any = importlib.import_module(place)
         for part in path.split("."):
             made = getattr(made, part)
-        if callable(made) and not isinstance(made, nn.Module):
+        if callable(made) and not _is_module(type(made)):
             made = made()
     except Exception as error:  # what is imported is the user's, and may fail in any way
         raise RequestError(f"--module {name}: {type(error).__name__}: {one_line(error)}") from error
     finally:
-        sys.path[:] = before
-    if not isinstance(made, nn.Module):
-        raise RequestError(f"--module {name}: expected a torch.nn.Module, or a function that returns one, found "
-                           f"{type(made).__name__}")  # fmt: skip
-    return made
+        if added:  # what the module itself has added stays
+            sys.path.remove(here)
+    if not _is_module(type(made)):
+        found = type(made).__name__
+        raise RequestError(
+            f"--module {name}: expected a torch.nn.Module, or a function that returns one, found {found}"
+        )
+    module: nn.Module = made
+    return module
+
+
+def _is_module(kind: type) -> bool:
+    """Whether it is a class of torch's modules; by name, for torch is not loaded to read a command's options."""
+    return any((one.__module__, one.__qualname__) == ("torch.nn.modules.module", "Module") for one in kind.__mro__)
