@@ -98,7 +98,7 @@ ROOMS = {
                 "norm_statistics",
                 "stops",
             ),
-            *tests("training", "finetune_bad_input", "finetune_data", "baseline"),
+            *tests("training", "finetune_bad_input", "finetune_data", "baseline", "ddp"),
             *tests("vit", "vit_convolutions"),
         ),
         tests("training", "ddp", "late", "launch"),
@@ -142,5 +142,71 @@ ROOMS = {
         ("tcnn_jobs/artifacts",),
         tests("artifacts", "cache", "local_artifacts", "shared_artifacts", "mirror", "bucket"),
         tests("artifacts", "hosts", "links"),
+    ),
+    "vit": Room(("tcnn/vit",), tests("vit", "vit_convolutions", "vit_initialise"), tests("cli", "cli_init")),
+    "exporting": Room(
+        ("tcnn/exporting",),
+        tests("exporting", "export", "export_sizes"),
+        (*tests("cli", "cli_export_push"), *tests("conversion", "outputs"), *tests("training", "baseline")),
+    ),
+    "publishing": Room(("tcnn/publishing",), tests("publishing", "push"), tests("cli", "cli_export_push")),
+    "planning": Room(
+        ("tcnn/planning",),
+        tests("planning", "training_plan", "trial"),
+        (*tests("cli", "cli_plan"), *tests("api", "api_plan")),
+    ),
+    "zoo": Room(
+        ("tcnn/zoo",),
+        tests("zoo", "catalogue", "register", "weights_files"),
+        (*tests("cli", "cli_names", "cli_models", "cli_bad_weights"), *tests("jobs", "own_weights")),
+    ),
+    "worker": Room(
+        ("tcnn_jobs/worker", "tcnn_jobs/attempt.py", "tcnn_jobs/attempts"),
+        (
+            *tests("jobs", "attempt", "job_runner", "pace", "retry", "wording"),
+            *tests("jobs/worker", "contained", "gangs", "housekeeping", "janitor", "limits", "slots", "worker"),
+        ),
+        (
+            *tests("jobs", "attempt"),
+            *tests("jobs/worker", "contained", "housekeeping", "janitor", "limits", "memory", "slots", "worker"),
+            *tests("artifacts", "courier"),
+        ),
+        (*tests("jobs/worker", "real_jobs"), *tests("jobs/client", "jobs_journey"), *tests("chaos", "chaos")),
+    ),
+    "access": Room(
+        (
+            "tcnn_api/access",
+            *(f"tcnn_api/{name}.py" for name in ("deps", "errors", "middleware", "settings", "pools", "connections")),
+        ),
+        (
+            *tests("api", "admin", "api_chain", "api_jobs", "connections", "pools", "shared_links", "stored_keys"),
+            *tests("api", "api_operation", "system"),
+        ),
+        tests("api", "api_access", "api_problems", "serve_process"),
+    ),
+    "submission": Room(
+        ("tcnn_api/submission", "tcnn_api/uploading", "tcnn_api/routes/submit.py", "tcnn_api/routes/uploads"),
+        (
+            *tests("api", "api_submit", "api_submit_finetune", "beginnings", "submission"),
+            *tests("api/uploads", "checkpoint_uploads", "confined", "datasets", "gallery", "hostile_archives"),
+            *tests("api/uploads", "weights"),
+        ),
+        tests("api", "api_problems"),
+    ),
+    "answers": Room(
+        (
+            *("tcnn_api/responses", "tcnn_api/routes/jobs", "tcnn_api/routes/operation"),
+            *(f"tcnn_api/routes/{name}.py" for name in ("plan", "models")),
+        ),
+        (
+            *tests("api", "admin", "api_events", "api_jobs", "api_operation", "api_plan", "api_results"),
+            *tests("api", "shared_links", "system"),
+        ),
+        (*tests("api", "api_problems", "api_access"), *tests("jobs", "image_answers")),
+    ),
+    "analysis": Room(
+        ("tcnn/analysis", "tcnn/analysis/reading", "tcnn/analysis/charts"),
+        tests("analysis", "attention", "images", "inspect", "measures", "timm_attention"),
+        (*tests("analysis", "plots", "report"), *tests("cli", "cli_info", "cli_inspect")),
     ),
 }

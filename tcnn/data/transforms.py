@@ -32,9 +32,8 @@ def training_transform(
     crop_padding: int | None = None,
     hflip: float = 0.5,
     vflip: float = 0.0,
-    in_chans: int = 3,
 ) -> Transform:
-    """Training transform: random crop, flip, colour augmentation, then normalised, (in_chans, H, W), float32.
+    """Training transform: random crop, flip, colour augmentation, then normalised, (C, H, W), float32.
 
     Names and meanings of the arguments are timm's. `size` is (H, W). `aa` is a policy such as `rand-m9-mstd0.5-inc1`
     (Touvron et al. 2021, Table 9); with one, timm leaves the colour jitter out. `crop_padding`: instead of timm's
@@ -42,7 +41,7 @@ def training_transform(
     of `size` is taken (He et al. 2016, §4.2).
     """
     transform = _create(
-        input_size=(in_chans, *size),
+        input_size=tuple(size),
         is_training=True,
         mean=tuple(mean),
         std=tuple(std),

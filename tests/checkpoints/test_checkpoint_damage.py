@@ -169,6 +169,20 @@ def test_a_file_cannot_have_others_opened(written: Path, tmp_path: Path, argumen
     assert_refused(path, f"the model argument '{next(iter(arguments))}' is not allowed in a file")
 
 
+def test_what_a_layer_refuses_in_one_line_is_told(tmp_path: Path) -> None:
+    """PyTorch's own errors have more; its quantised layers raise a KeyError of one."""
+
+    class Quantised(nn.Linear):
+        def _load_from_state_dict(self, *arguments: Any) -> None:
+            raise KeyError("head.scale")
+
+    source = nn.Sequential(OrderedDict(layer=nn.Conv2d(3, 4, 3, padding=1), head=nn.Linear(16, 1)))
+    tcnn.save(tcnn.convert(source, target="layer", input_size=(16, 16)).model, tmp_path / "m.safetensors")
+    source.head = Quantised(16, 1)
+    with pytest.raises(CheckpointError, match=r"m\.safetensors: does not fit Sequential: 'head\.scale'$"):
+        tcnn.load(tmp_path / "m.safetensors", source=source)
+
+
 @pytest.mark.parametrize(
     ("argument", "said"),
     [

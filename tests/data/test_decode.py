@@ -129,9 +129,7 @@ def test_readable(tmp_path: Path, name: str, in_chans: int, capfd: pytest.Captur
         assert image.mode == {1: "L", 3: "RGB"}[in_chans]
         assert target == 0
         statistics = {"mean": (0.5,) * in_chans, "std": (0.25,) * in_chans}
-        train = training_transform(
-            size=(16, 16), aa="rand-m9-mstd0.5-inc1", reprob=0.5, in_chans=in_chans, **statistics
-        )
+        train = training_transform(size=(16, 16), aa="rand-m9-mstd0.5-inc1", reprob=0.5, **statistics)
         for _ in range(20):
             assert train(image).shape == (in_chans, 16, 16)
         for crop_mode in ("center", "squash", "border"):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from data_pictures import draw_classes
 from tiny_runs import colours
 from torch import nn
 
@@ -17,6 +18,7 @@ from tcnn.errors import RequestError
 from tcnn.evaluation import scores
 from tcnn.evaluation.comparing.before_after import BeforeAfter, Measured, Row, counted, differences
 from tcnn.evaluation.comparing.paired import measure_on
+from tcnn.evaluation.imagenet_variants import synsets
 from tcnn.evaluation.outcomes import Outcomes
 
 NAMES = ("cat", "dog", "owl")
@@ -155,6 +157,20 @@ def test_classes_are_matched_by_name(model: nn.Module, tmp_path: Path) -> None:
     assert (found.images, found.before, found.after) == (10, 0.5, 0.5)
     found = measure_on("x.safetensors", unequal(tmp_path / "two", "red", "blue"), 32)(model, model)
     assert (found.images, round(found.before, 6)) == (7, round(5 / 7, 6))
+
+
+def test_pruning_is_measured_over_the_classes_that_a_variant_has(
+    lively: Callable[..., nn.Module], tmp_path: Path
+) -> None:
+    """Of ImageNet-A, which has 200 of the model's 1,000 classes, one is the likeliest; another of the 1,000 is more."""
+    model, listed = lively(), synsets("imagenet-a")
+    with torch.no_grad():
+        model.fc.weight.zero_()  # type: ignore[operator, union-attr]
+        for name, bias in (("n01440764", 9.0), (listed[0], 2.0)):
+            model.fc.bias[synsets().index(name)] = bias  # type: ignore[index, union-attr]
+    draw_classes(tmp_path / "a", listed, 1)
+    found = measure_on("x.safetensors", str(tmp_path / "a"), 16)(model, model)
+    assert (found.images, found.before) == (200, 1 / 200)
 
 
 def test_other_classes_are_refused(model: nn.Module, tmp_path: Path) -> None:

@@ -240,6 +240,11 @@ def test_wrong_requests(model: nn.Module, data: ImageSet, options: dict[str, obj
     assert str(raised.value).startswith(message)
 
 
+def test_a_path_is_no_opened_data_set(model: nn.Module) -> None:
+    with pytest.raises(RequestError, match="data: expected an opened data set, found 'photos/'; open it by"):
+        evaluate(model, "photos/", size=32)  # type: ignore[arg-type]
+
+
 def test_outputs_and_classes_must_agree(lively: Callable[..., nn.Module], data: ImageSet) -> None:
     with pytest.raises(RequestError, match="the model tells 9 classes apart, the data set has 7"):
         evaluate(lively(num_classes=9), data, size=32)

@@ -17,6 +17,7 @@ from tcnn.config.evaluation import EvaluationConfig
 from tcnn.data.image_set import open_dataset, split_off
 from tcnn.errors import RequestError
 from tcnn.evaluation.comparing.comparison import compare
+from tcnn.evaluation.comparing.paired import measure_on
 from tcnn.evaluation.held_out import measured_by_default, trainings_of
 from tcnn.training.single_run import FinetuneResult
 from tcnn.workflows.pipeline import convert_to_file
@@ -61,6 +62,14 @@ def test_the_part_that_was_held_out_is_measured(place: Path, monkeypatch: pytest
         assert (result.held_out, result.trained_on, result.images) == (True, [], len(held_out)) == (True, [], 6)
     recorded = read(checkpoint(place, "tenth")).section("training")["metrics"]["val"]
     assert result.rows[0].clean and result.rows[0].clean.top1 == recorded["top1"]
+
+
+def test_pruning_is_measured_on_the_part_that_was_held_out(place: Path, tmp_path: Path) -> None:
+    model = tcnn.load(checkpoint(place, "tenth"))
+    found = measure_on(checkpoint(place, "tenth"), str(place / "photos"), 32)(model, model)
+    assert (found.held_out, found.trained_on, found.images) == (True, False, 6)
+    found = measure_on(checkpoint(place, "elsewhere"), str(place / "photos"), 32)(model, model)
+    assert (found.held_out, found.trained_on, found.images) == (False, True, 24)
 
 
 def test_a_run_that_knew_the_data_by_another_name(place: Path, tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ import torch
 from data_pictures import draw_classes
 from forked import ranks
 from safetensors.torch import load_file
-from tiny_runs import Normed, seeded
+from tiny_runs import Normed, RunsOutOfMemory, seeded
 from torch import nn
 
 from tcnn.config import finetune_config
-from tcnn.errors import RequestError
+from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn.training.finetune import finetune
 from tcnn.training.runs.rundir import RunDirectory
 
@@ -100,6 +100,19 @@ def test_a_run_of_two_goes_on_with_one(images: Path, tmp_path: Path) -> None:
     again, before = run.rows("epoch")[-1]["val"], whole[-1]["val"]
     assert (again["images"], again["top1"]) == (before["images"], before["top1"])
     assert again["loss"] == pytest.approx(before["loss"], rel=1e-5)
+
+
+def exhaust(out: Path, images: Path) -> None:
+    """What each of two processes does: it cannot go on alone with a smaller part."""
+    config = finetune_config("quick", options=OPTIONS | {"drop_path": 0.0})
+    with pytest.raises(
+        EnvironmentFailure, match="out of memory on device cpu; go on with --resume --set micro_batch=2"
+    ):
+        finetune(seeded(RunsOutOfMemory), str(images), config=config, out=out, pretrained=False)
+
+
+def test_out_of_memory_ends_all_of_them(images: Path, tmp_path: Path) -> None:
+    assert ranks(2, exhaust, tmp_path / "run", images) == [0, 0]
 
 
 def refuse(out: Path, images: Path) -> None:

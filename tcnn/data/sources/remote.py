@@ -33,6 +33,8 @@ BLOCK = 8 << 20
 """Bytes per request while a shard is indexed; at least two are in memory, for each of `CONCURRENT_SHARDS`."""
 CONCURRENT_SHARDS = 4
 """Number of shards that are indexed at the same time."""
+CHANGES = ("ETag", "etag", "mtime", "LastModified", "Last-Modified", "last_modified", "updated", "created")
+"""What fsspec's stores call that by which a changed object is known; the index of one without is not kept."""
 _PAUSE = 1.0
 
 
@@ -97,11 +99,12 @@ def read_object(url: str) -> bytes | None:
 def _index_shard(url: str, read: Callable[[Any], list[T]], make: Callable[..., T]) -> list[T]:
     files, path = filesystem(url)
     info = retry(url, lambda: files.info(path))
-    version = [url, int(info["size"]), str(info.get("ETag") or info.get("mtime") or info.get("LastModified"))]
-    name = hashlib.sha256(json.dumps(version).encode()).hexdigest()
+    change = next((str(info[name]) for name in CHANGES if info.get(name)), None)
+    name = hashlib.sha256(json.dumps([url, int(info["size"]), change]).encode()).hexdigest()
     kept = _memory() / f"{name}.json"
     try:
-        return [make(*item) for item in json.loads(kept.read_text(encoding="utf-8"))]
+        if change is not None:
+            return [make(*item) for item in json.loads(kept.read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError):
         pass
 
@@ -110,7 +113,8 @@ def _index_shard(url: str, read: Callable[[Any], list[T]], make: Callable[..., T
             return read(handle)
 
     found = retry(url, look)
-    _keep(kept, json.dumps(found))
+    if change is not None:
+        _keep(kept, json.dumps(found))
     return found
 
 

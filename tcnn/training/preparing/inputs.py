@@ -61,7 +61,7 @@ def training_loader(
         size=start.size, mean=settings["mean"], std=settings["std"], interpolation=config.train_interpolation,
         aa=config.auto_augment,
         color_jitter=config.color_jitter, reprob=config.reprob, scale=config.scale, ratio=config.ratio,
-        crop_padding=config.crop_padding, hflip=config.hflip, vflip=config.vflip, in_chans=settings["input_size"][0],
+        crop_padding=config.crop_padding, hflip=config.hflip, vflip=config.vflip,
     )  # fmt: skip
     if config.batch_size > len(data):
         raise RequestError(
