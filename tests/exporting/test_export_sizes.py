@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import tcnn
 from tcnn.config.base import ErrorStats
-from tcnn.errors import EmptyMapError, EnvironmentFailure, RequestError
+from tcnn.errors import EmptyMapError, EnvironmentFailure, RequestError, VerificationError
 from tcnn.exporting import check as export_check
 from tcnn.exporting.interface import ExportCheck
 from tcnn.networks.attentive import AttentiveNet
@@ -95,6 +95,13 @@ def test_a_model_that_runs_on_no_other_size(error: Exception, tmp_path: Path) ->
     assert [axis.dynamic for axis in report.axes] == [True, False, False]
     assert report.notes == ("height and width are fixed: the model takes no other size than 16×20",)
     assert {check.shape[2:] for check in report.checks} == {(16, 20)}
+
+
+def test_a_size_that_nothing_near_it_replaces_is_named() -> None:
+    """Of a file that was exported with free sizes; `export` itself fixes those of such a model before."""
+    said = r"Picky does not run on an image of 3×13×25 nor of sides that are multiples of 32 \(20 is the best width\)"
+    with pytest.raises(VerificationError, match=said):
+        export_check.compare(picky(REFUSALS[0]), lambda x: x, [(1, 3, 13, 25)])
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,16 @@ def test_random_positions_are_no_convolution() -> None:
         assert bool((layer.gating_param == 1).all())
 
 
+def test_a_seed_means_the_same_random_weights() -> None:
+    first, second, other = (convit() for _ in range(3))
+    for model, seed in ((first, 1), (second, 1), (other, 2)):
+        tcnn.initialise(model, "random", seed=seed)
+    for ours, same, others in zip(gated(first), gated(second), gated(other), strict=True):
+        assert all(torch.equal(one, again) for one, again in zip(ours.parameters(), same.parameters(), strict=True))
+        assert not torch.equal(ours.pos_proj.weight, others.pos_proj.weight)
+        assert not torch.equal(ours.v.weight, others.v.weight)
+
+
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(RequestError, match=r"a square number of heads.*4 of 2×2, 9 of 3×3\), found 5.*--heads"):
         tcnn.initialise(convit(5), "convolution")
@@ -126,6 +136,8 @@ def test_impulse_filters_move_every_channel(window: int | None) -> None:
             for channel, (down, right) in enumerate(layer.offsets)
         ])  # fmt: skip
         assert torch.equal(conv(x)[0], moved)
+    assert report.grid == (56, 56), "of 224 pixels in patches of 4"
+    assert tcnn.initialise(ConvMixer(8, 1, patch_size=9), "impulse").grid == (24, 24), "what is left over is no patch"
     with pytest.raises(RequestError, match="window: expected an odd number of pixels up to the kernel's 5, found 7"):
         tcnn.initialise(mixer(), "impulse", window=7)
 

@@ -156,8 +156,10 @@ def test_only_attention_and_positions_change(kind: Any) -> None:
 def test_mimetic_products() -> None:
     """W_qryᵀW_key is near 0.7·I and W_out·W_val near −0.4·I: the mean of the diagonal, and the noise beside it."""
     model = vit(embed_dim=192)
+    nn.init.ones_(model.blocks[0].attn.qkv.bias)
     tcnn.initialise(model, "mimetic")
     attention = model.blocks[0].attn
+    assert not attention.qkv.bias.any(), "a bias would turn every query in one direction"
     query, key, value = attention.qkv.weight.detach().double().unflatten(0, (3, 192))
     product = attention.proj.weight.detach().double() @ value
     off = product - product.diag().diag()
@@ -166,6 +168,7 @@ def test_mimetic_products() -> None:
     for head in range(3):
         part = slice(64 * head, 64 * head + 64)
         seen = query[part].T @ key[part]
+        assert not torch.equal(query[part], query.roll(64, 0)[part]), "every head draws its own"
         assert torch.linalg.matrix_rank(seen) == 64
         assert seen.diag().mean() > 20 * (seen - seen.diag().diag()).mean().abs()
 
@@ -180,12 +183,13 @@ def test_a_seed_means_the_same_weights() -> None:
 
 
 def test_noise_has_the_spectrum_of_photographs() -> None:
-    """Amplitudes fall like 1/f: a frequency eight times as high has about an eighth."""
+    """Amplitudes fall like 1/f: a frequency sixteen times as high has about a sixteenth."""
     images = photograph_noise(vit(), torch.Generator().manual_seed(0))
     assert images.shape[1:] == (3, 32, 32)
     assert images.mean().abs() < 1e-5 and images.std() == pytest.approx(1, abs=1e-4)
     amplitude = torch.fft.rfft2(images).abs().square().mean((0, 1))[0].sqrt()
-    assert (amplitude[2] / amplitude[16]).item() == pytest.approx(8, rel=0.25)
+    for frequency in (1, 2):
+        assert (amplitude[frequency] / amplitude[16]).item() == pytest.approx(16 / frequency, rel=0.25)
 
 
 def test_distillation_tokens_are_prefix_tokens() -> None:
@@ -254,6 +258,9 @@ def test_the_product_is_largest_at_the_same_place(grid: tuple[int, int], width: 
     points = coordinates(grid)
     features = fourier_features(points, grid, width)
     assert features.shape == (len(points), width)
+    full = sum(2 * side / (2 * side + 1) for side in grid)  # of axes with all of their harmonics
+    norms = features.square().sum(1)
+    assert full - 1e-9 <= norms.min() and norms.max() <= 2 + 1e-9
     assert torch.equal((features @ features.T).argmax(1), torch.arange(len(points)))
 
 
