@@ -8,6 +8,7 @@ ImageNet-C (Hendrycks & Dietterich 2019).
 import math
 import operator
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any, Literal, NamedTuple, get_args
@@ -28,6 +29,7 @@ from tcnn.data.loader import Batch, EvaluationLoader
 from tcnn.data.transforms import Transform, middle_of_strip
 from tcnn.errors import RequestError, TcnnError, out_of_memory, shorten
 from tcnn.evaluation.corruptions import Corruption, MixedCorruption
+from tcnn.evaluation.held_out import learned_note
 from tcnn.evaluation.scores import ClassScore, Confusion, Evaluation
 from tcnn.folding.fold import fused
 from tcnn.models.checks import refuse_without_values, unwrapped
@@ -78,6 +80,7 @@ def evaluate(
     seed: int = 0,
     progress: Progress | None = None,
     observe: Observe | None = None,
+    warn: bool = True,
     rank: int = 0,
     world: int = 1,
 ) -> Evaluation:
@@ -95,6 +98,7 @@ def evaluate(
             outputs, which must then be as many as the data set has classes.
         progress: called after each batch with the number of its images.
         observe: called with what the model says to each batch of this process.
+        warn: whether to warn of images that the model has learned from.
         rank, world: this process and the number of processes. With more than one, all of them must call at once, in an
             initialised process group; every image is counted once and every process returns the same counts.
 
@@ -119,6 +123,8 @@ def evaluate(
         raise RequestError(f"evaluate: {world} processes need torch.distributed.init_process_group first")
     if isinstance(model, DistributedDataParallel):
         model = model.module  # its forward would wait for the other processes, whose batches may be fewer
+    if warn and rank == 0 and (learned := learned_note(model, data)):
+        warnings.warn(learned, stacklevel=3)
     place = usable_device(device) if device is not None else place_of(model)
     loader = EvaluationLoader(
         data, transform_for(model, size, crop_pct, corruption, seed), batch_size=batch_size, workers=workers,

@@ -9,7 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tcnn.checkpoints.files import checkpoint_file, training_record
+import torch
+from torch import nn
+
+from tcnn.checkpoints.files import checkpoint_file, record_kept, training_record
 from tcnn.checkpoints.opening import check_exists
 from tcnn.data.image_set import ImageSet, open_dataset, split_off
 from tcnn.data.sources.names import seen_from_here
@@ -142,6 +145,46 @@ def unseen(
     ((share, seed),) = parts
     _, held_out = split_off(train, share, seed)
     return Unseen(frozenset(map(held_out.filename, range(len(held_out)))), tuple(trained_on))
+
+
+def learned_note(model: nn.Module, data: ImageSet) -> str | None:
+    """A note, if a model that was loaded from a run learned from images of this set; by the same rule as `unseen`.
+
+    A run of 0.2.0 has not recorded by what its images are known, so nothing is said of it.
+    """
+    record = record_kept(model)
+    trainings = [one for one in trainings_in(record) if one.images or one.image_set]
+    if record is None or not trainings:
+        return None
+    ordered = data.fingerprint()
+    here = [one for one in trainings if one.images == ordered]
+    learned, hint = len(data), "measure it on others"
+    if not here:
+        unordered = data.fingerprint(ordered=False)
+        if all(one.image_set != unordered for one in trainings):
+            return None
+    elif len(parts := {(one.val_split, one.seed) for one in here}) == 1 and all(one.val is None for one in here):
+        ((share, seed),) = parts
+        if share:
+            _, held_out = split_off(_numbered(data.whole, record.get("class_names", ())), share, seed)
+            known = set(map(held_out.filename, range(len(held_out))))
+            learned = sum(data.filename(index) not in known for index in range(len(data)))
+            hint = f"what it has not is split_off(data, {share:g}, {seed})[1], of tcnn.data.image_set"
+    if not learned:
+        return None
+    return (
+        f"the model has learned from {learned} of these {len(data)} images, so this tells nothing about others; {hint}"
+    )
+
+
+def _numbered(data: ImageSet, names: Sequence[str]) -> ImageSet:
+    """The set with its classes numbered as in training, if they are the same: it is by number that parts are drawn."""
+    if set(names) != set(data.class_names):
+        return data
+    place = torch.tensor([names.index(name) for name in data.class_names])
+    again = data.subset(range(len(data)))
+    again.targets = place[data.targets]
+    return again
 
 
 def _files(models: Sequence[str], weights: Path | None) -> Sequence[str]:

@@ -1,6 +1,7 @@
 """What a run has held out is measured, and nothing that it has learned from."""
 
 import shutil
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -200,3 +201,33 @@ def test_what_a_run_was_validated_on_is_the_default(place: Path, monkeypatch: py
     with pytest.raises(RequestError, match=r"--data: expected a data set to measure on, for resnet18 does not say"):
         measured_by_default(["resnet18"])
     assert trainings_of("resnet18") == trainings_of(str(place / "tenth" / "config.json")) == ()
+
+
+def test_in_python_a_model_says_that_it_learned_from_what_it_is_measured_on(place: Path, tmp_path: Path) -> None:
+    """By the same rule as on the command line; it was measured without a word."""
+    photos = open_dataset(str(place / "photos"), "val")
+    learned, held_out = split_off(photos, 0.25, 0)
+    mixed = open_dataset(as_mixed_shard(place / "photos", tmp_path / "mixed.tar"), "val")
+    turned = open_dataset(str(place / "photos"), "val", class_names=CLASSES[::-1])
+    for run, data, said in (
+        ("tenth", photos, r"learned from 18 of these 24 images, .* what it has not is split_off\(data, 0.25, 0\)\[1\]"),
+        ("tenth", learned, "learned from 18 of these 18 images"),
+        ("tenth", turned, "learned from 18 of these 24 images"),
+        (
+            "tenth",
+            mixed,
+            "learned from 24 of these 24 images, so this tells nothing about others; measure it on others",
+        ),
+        ("elsewhere", held_out, "learned from 6 of these 6 images"),
+    ):
+        with pytest.warns(UserWarning, match=said) as told:
+            tcnn.evaluate(tcnn.load(checkpoint(place, run)), data)
+        assert [one.filename for one in told] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tcnn.evaluate(tcnn.load(checkpoint(place, "tenth")), held_out)
+        tcnn.evaluate(tcnn.load(checkpoint(place, "tenth")), photos, warn=False)
+        compare([checkpoint(place, "elsewhere")], str(place / "photos"), CPU)  # its result tells
+        tcnn.evaluate(tcnn.load(checkpoint(place, "elsewhere")), open_dataset(str(place / "divided"), "val"))
+        model = tcnn.load(checkpoint(place, "tenth"))
+        tcnn.finetune(model, str(place / "photos"), config=CONFIG, out=tmp_path / "run")  # has a note of its own

@@ -127,6 +127,7 @@ def run_pass(
             subject.model, images, size=size, crop_pct=crop, batch_size=config.batch_size, workers=config.workers,
             device=config.device, amp=config.amp, channels_last=config.channels_last, corruption=on_the_fly,
             class_subset=subject.classes.outputs, seed=config.seed, progress=counter, observe=observer,
+            warn=False,
         )  # fmt: skip
     except RequestError as error:
         raise RequestError(f"{name}: {error}") from error

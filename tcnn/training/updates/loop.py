@@ -260,7 +260,7 @@ class Trainer:
                 self.learner.result, self.validation, size=self._size, batch_size=self.train.micro_batch,
                 workers=self.config.workers, device=self.device, amp=self.precision.amp,
                 channels_last=self.config.channels_last, progress=advance,
-                rank=self.processes.rank, world=self.processes.world,
+                rank=self.processes.rank, world=self.processes.world, warn=False,
             )  # fmt: skip
         except _StopRequested:
             raise stop.stopped(self._message("stopped during validation")) from None
