@@ -28,6 +28,7 @@ from experiment import Experiment, changed, known, load
 from job import Job, digest, place, sets
 from results import Results
 
+from tcnn.cli.main import fitting
 from tcnn.errors import RequestError, Stopped, TcnnError
 from tcnn.files import make_directory
 from tcnn.processes import die_with_parent, keep_freed_memory
@@ -154,7 +155,7 @@ def perform(job: Job, task: Task, say: Say = print) -> int:
     try:
         task.perform(job, lambda line: say(f"{task}: {line}"))
     except TcnnError as error:
-        say(f"{task}: {error}")
+        say(f"{task}: {fitting(str(error), ('--weights',))}")
         return error.exit_code
     return ENDED
 

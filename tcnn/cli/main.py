@@ -72,7 +72,7 @@ def _run(arguments: list[str], debug: bool) -> int:
     except TcnnError as error:
         if received and not isinstance(error, Stopped):
             return _interrupted(received[0])
-        _show(type(error).__name__, _fitting(str(error), spellings_of(arguments)), arguments, error if debug else None)
+        _show(type(error).__name__, fitting(str(error), spellings_of(arguments)), arguments, error if debug else None)
         return error.exit_code
     except UsageError as error:
         message = str(error.format_message()).strip().rstrip(".")
@@ -154,7 +154,7 @@ def _show(kind: str, message: str, arguments: list[str], error: Exception | None
     typer.echo(f"error: {message}", err=True)
 
 
-def _fitting(message: str, options: Collection[str]) -> str:
+def fitting(message: str, options: Collection[str]) -> str:
     """The library's advice in the words of a command: the options that it has are named, and no others."""
     if "--module" in options:
         message = message.replace(GIVE_SOURCE, "name what builds it with --module PACKAGE.MODULE:NAME")

@@ -79,6 +79,15 @@ def test_missing_data_weights_and_names_are_told(
     assert "none.yaml: not readable as YAML" in capsys.readouterr().err
 
 
+def test_no_option_is_suggested_that_the_runner_does_not_have(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path / "tiny.yaml", pretrained=True, adapt=None)
+    assert call(file, data, tmp_path, "--model", "resnetblur18") == 2
+    told = capsys.readouterr().out
+    assert "resnetblur18: timm has no pretrained weights for it; give --weights FILE\n" in told
+
+
 def test_two_runners_do_not_share_a_directory(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, work = write(tmp_path / "tiny.yaml"), tmp_path / "work"
     more = ["--seeds", "0", "--minutes", "0.0001", "--work", str(work)]
