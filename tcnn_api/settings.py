@@ -4,13 +4,13 @@ import ipaddress
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_settings import NoDecode
 
 from tcnn.config.base import NEVER
 from tcnn.errors import RequestError
 from tcnn.processes import MOST_WORKERS
-from tcnn_jobs.settings import QueueSettings, Words, settings_error, split
+from tcnn_jobs.settings import QueueSettings, Words, load_settings, split
 
 Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(split)]
 """A list, written with commas."""
@@ -106,8 +106,5 @@ def is_loopback(host: str) -> bool:
 
 
 def load(**given: Any) -> ApiSettings:
-    """Settings from the environment, with what is given (and not None) over it; raises `RequestError`."""
-    try:
-        return ApiSettings(**{name: value for name, value in given.items() if value is not None})
-    except ValidationError as error:
-        raise settings_error(error) from error
+    """`load_settings` of the HTTP server."""
+    return load_settings(ApiSettings, **given)

@@ -2,7 +2,7 @@
 
 import base64
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -115,7 +115,18 @@ def check_webhook_secret(secret: str) -> None:
             raise ValueError("expected base64 after whsec_")
 
 
-def settings_error(error: ValidationError) -> RequestError:
+S = TypeVar("S", bound=QueueSettings)
+
+
+def load_settings(kind: type[S], **given: Any) -> S:
+    """Settings from the environment, with what is given (and not None) over it; raises `RequestError`."""
+    try:
+        return kind(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        raise _settings_error(error) from error
+
+
+def _settings_error(error: ValidationError) -> RequestError:
     """One line that names the variable."""
     first = error.errors()[0]
     name = "TCNN_" + "_".join(str(part) for part in first["loc"]).upper()

@@ -89,25 +89,13 @@ def _run(arguments: list[str], debug: bool) -> int:
     except Exception as error:  # nothing unforeseen may end in a traceback either
         if received:
             return _interrupted(received[0])
-        if isinstance(error, OSError) and error.errno in FULL:
-            place = error.filename or "the output"
-            full = StorageError(
-                f"{place}: {str(error.strerror).lower()} while writing; free some space, or write elsewhere"
-            )
-            _show(type(full).__name__, str(full), arguments, error if debug else None)
-            return full.exit_code
-        if out_of_memory(error):
-            short = EnvironmentFailure(
-                f"out of memory ({shorten(one_line(error), 160)}); choose smaller images, or fewer at a time"
-            )
-            _show(type(short).__name__, str(short), arguments, error if debug else None)
-            return short.exit_code
-        missing = _missing(error, arguments)
-        message = (
-            missing or f"unexpected {type(error).__name__}: {error}; run again with --debug and report what it shows"
-        )
-        _show("EnvironmentFailure" if missing else "InternalError", message, arguments, error if debug else None)
-        return EnvironmentFailure.exit_code if missing else 1
+        failure = _environment_failure(error, arguments)
+        if failure is not None:
+            _show(type(failure).__name__, str(failure), arguments, error if debug else None)
+            return failure.exit_code
+        message = f"unexpected {type(error).__name__}: {error}; run again with --debug and report what it shows"
+        _show("InternalError", message, arguments, error if debug else None)
+        return 1
     if code == INTERRUPTED:  # typer turns Ctrl-C into this code
         return _interrupted(signal.SIGINT)
     return code if isinstance(code, int) else 0
@@ -133,14 +121,24 @@ def _interrupted(number: int) -> int:
     return 128 + number
 
 
-def _missing(error: Exception, arguments: list[str]) -> str | None:
-    """Error message if a joined command lacks a library of its extra, or None."""
-    if not isinstance(error, ModuleNotFoundError) or not error.name:
-        return None
-    ours = error.name.partition(".")[0] in ("tcnn", "tcnn_jobs", "tcnn_api")
-    if ours or not any(is_joined(name) for name in arguments[:1]):
-        return None
-    return f'`tcnn {arguments[0]}` needs {error.name}, which is not installed: pip install "tcnn[serve]"'
+def _environment_failure(error: Exception, arguments: list[str]) -> EnvironmentFailure | None:
+    """A full disk, too little memory, or a missing library of a joined command as tcnn's own error, or None."""
+    if isinstance(error, OSError) and error.errno in FULL:
+        place = error.filename or "the output"
+        return StorageError(
+            f"{place}: {str(error.strerror).lower()} while writing; free some space, or write elsewhere"
+        )
+    if out_of_memory(error):
+        return EnvironmentFailure(
+            f"out of memory ({shorten(one_line(error), 160)}); choose smaller images, or fewer at a time"
+        )
+    library = error.name if isinstance(error, ModuleNotFoundError) else None
+    ours = library and library.partition(".")[0] in ("tcnn", "tcnn_jobs", "tcnn_api")
+    if library and not ours and any(is_joined(name) for name in arguments[:1]):
+        return EnvironmentFailure(
+            f'`tcnn {arguments[0]}` needs {library}, which is not installed: pip install "tcnn[serve]"'
+        )
+    return None
 
 
 def _show(kind: str, message: str, arguments: list[str], error: Exception | None = None) -> None:

@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from tcnn_jobs.cli.options import AsJson, DatabaseOption, HomeOption, opened, print_json, print_table, when
+from tcnn.cli.options.shared import AsJson
+from tcnn_jobs.cli.options import DatabaseOption, HomeOption, opened, print_json, print_table, when
 
 EXAMPLES = ("tcnn audit", "tcnn audit --tenant team --limit 20", "tcnn audit --json")
 """What the help of `tcnn audit` ends with."""

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tcnn.cli.options.shared import AsJson
 from tcnn.errors import RequestError
 from tcnn_jobs.cli import submit
-from tcnn_jobs.cli.options import AsJson, JobId, Key, Server, connect, print_json
+from tcnn_jobs.cli.options import JobId, Key, Server, connect, print_json
 
 if TYPE_CHECKING:
     from tcnn_jobs.client.connection import Json
@@ -163,14 +164,14 @@ def label(
 def cancel(job: JobId, server: Server = None, key: Key = None, as_json: AsJson = False) -> None:
     """Cancel a job. What it has trained is kept: it can be resumed."""
     with connect(server, key) as client:
-        _tell(client.cancel(job), as_json)
+        _print_status(client.cancel(job), as_json)
 
 
 @app.command()
 def resume(job: JobId, server: Server = None, key: Key = None, as_json: AsJson = False) -> None:
     """Queue a failed or cancelled job again; it goes on from its last checkpoint."""
     with connect(server, key) as client:
-        _tell(client.resume(job), as_json)
+        _print_status(client.resume(job), as_json)
 
 
 @app.command()
@@ -288,7 +289,7 @@ def upload(
     typer.echo(about[kind](), err=True)
 
 
-def _tell(job: "Json", as_json: bool) -> None:
+def _print_status(job: "Json", as_json: bool) -> None:
     if as_json:
         print_json(job)
     else:

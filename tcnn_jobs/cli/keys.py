@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcnn_jobs.cli.options import AsJson, DatabaseOption, HomeOption, opened, print_json, print_table, when
+from tcnn.cli.options.shared import AsJson
+from tcnn.errors import RequestError
+from tcnn_jobs.cli.options import DatabaseOption, HomeOption, opened, print_json, print_table, when
 
 if TYPE_CHECKING:
     from tcnn_jobs.model.accounts import ApiKey
@@ -38,7 +40,6 @@ def create(
     """Make a key. Its secret is printed once, alone on stdout, and can be read nowhere later."""
     from pydantic import ValidationError
 
-    from tcnn.errors import RequestError
     from tcnn_jobs.model.accounts import NewKey
 
     given = {
@@ -48,7 +49,7 @@ def create(
     try:
         new = NewKey.model_validate(given)
     except ValidationError as error:
-        raise RequestError(_told(error.errors()[0])) from error
+        raise RequestError(_option_error(error.errors()[0])) from error
     with opened(home, database_url, new=True) as store:
         key, secret = store.create_key(new)
     if as_json:
@@ -107,8 +108,8 @@ def _shown(key: "ApiKey") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _told(error: Any) -> str:
-    """What is wrong with an option, in one line."""
+def _option_error(error: Any) -> str:
+    """A validation error as one line that names the option."""
     from tcnn_jobs.model.accounts import LONGEST_LIFE, Scope
 
     field = error["loc"][0]

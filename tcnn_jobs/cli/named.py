@@ -1,7 +1,6 @@
 """What a request names: ids and names as they are given, local files uploaded first, as what each of them is."""
 
 import hashlib
-import json
 import re
 from enum import StrEnum
 from pathlib import Path
@@ -40,14 +39,14 @@ def dataset_of(client: "Client", given: str, key: str | None) -> str:
     path = Path(given)
     if re.fullmatch(r"ds_[0-9a-z]+", given) or not (path.is_dir() or path.is_file()):
         return given
-    return _told(path, client.upload_dataset(path, _own_key(key, path)))
+    return _announced(path, client.upload_dataset(path, _own_key(key, path)))
 
 
 def weights_of(client: "Client", given: str | None, key: str | None) -> dict[str, str]:
     """What the server calls a CNN's weights; a local file is uploaded, and of another id the server says what it is."""
     if given is None or re.fullmatch(r"(?:wts|ckpt|job|ds)_[0-9a-z]+", given):
         return {} if given is None else {"weights": given}
-    return {"weights": _told(Path(given), client.upload_weights(given, _own_key(key, Path(given))))}
+    return {"weights": _announced(Path(given), client.upload_weights(given, _own_key(key, Path(given))))}
 
 
 def model_of(client: "Client", given: str, key: str | None) -> dict[str, str]:
@@ -57,7 +56,7 @@ def model_of(client: "Client", given: str, key: str | None) -> dict[str, str]:
             return {name: given}
     path = in_run(Path(given))
     if path.name.endswith(".safetensors"):
-        return {"checkpoint": _told(path, client.upload_checkpoint(path, _own_key(key, path)))}
+        return {"checkpoint": _announced(path, client.upload_checkpoint(path, _own_key(key, path)))}
     return {"model": given}
 
 
@@ -87,8 +86,8 @@ def in_run(path: Path) -> Path:
     return path if not path.is_dir() else checkpoint_file(path) or path
 
 
-def _told(path: Path, upload: "Json") -> str:
-    """The id of what was uploaded, said at once: should the job be refused, it need not be sent again."""
+def _announced(path: Path, upload: "Json") -> str:
+    """The id of an upload, printed at once: should the job be refused, it need not be sent again."""
     typer.echo(f"{path}: uploaded as {upload['id']}", err=True)
     return str(upload["id"])
 
@@ -99,9 +98,10 @@ def _own_key(key: str | None, path: Path) -> str | None:
 
 
 def _is_ours(path: Path) -> bool:
+    from safetensors import SafetensorError, safe_open
+
     try:
-        with path.open("rb") as handle:
-            header = json.loads(handle.read(int.from_bytes(handle.read(8), "little")))
-        return "conversion" in header.get("__metadata__", {})
-    except (OSError, ValueError, AttributeError, MemoryError, OverflowError):
+        with safe_open(path, framework="numpy") as handle:
+            return "conversion" in (handle.metadata() or {})
+    except (SafetensorError, OSError):
         return True  # is it there, and whole? whoever takes checkpoints tells

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tcnn.cli.output import console
+from tcnn.errors import RequestError
 
 if TYPE_CHECKING:
     from tcnn_jobs.client.client import Client
@@ -21,7 +22,6 @@ Server = Annotated[
     str | None, typer.Option("--server", help=f"The server; default TCNN_SERVER or {DEFAULT}.", metavar="URL")
 ]
 Key = Annotated[str | None, typer.Option("--key", help="API key; default TCNN_API_KEY.", metavar="KEY")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 JobId = Annotated[str, typer.Argument(help="A job's id.", metavar="JOB")]
 
 
@@ -59,22 +59,17 @@ DatabaseOption = Annotated[
 
 @contextmanager
 def opened(home: Path | None, database_url: str | None, new: bool = False) -> "Iterator[Store]":
-    """Context with the service's store, migrated first, as a worker would. Where there is none, one is made if it may
-    be `new`, which is told: a server with another home would not know what is in it.
-    """
-    from pydantic import ValidationError
+    """Context with the service's store, migrated first, as a worker would.
 
-    from tcnn.errors import RequestError
+    Where there is no database, one is made if it may be `new`, with a note on stderr: a server with another home would
+    not see what is in it. Otherwise raises `RequestError`.
+    """
     from tcnn_jobs.artifacts.layout import Home
     from tcnn_jobs.model.operation import Actor, acting
-    from tcnn_jobs.settings import QueueSettings, settings_error
+    from tcnn_jobs.settings import QueueSettings, load_settings
     from tcnn_jobs.store import Store
 
-    given: dict[str, Any] = {"home": home, "database_url": database_url}
-    try:
-        settings = QueueSettings(**{name: value for name, value in given.items() if value is not None})
-    except ValidationError as error:
-        raise settings_error(error) from error
+    settings = load_settings(QueueSettings, home=home, database_url=database_url)
     if settings.database_url is None:
         file = settings.root / "tcnn.db"
         if not file.exists() and not new:

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tcnn.cli.options.shared import AsJson, Pretrained, given
 from tcnn.cli.options.spellings import processes
+from tcnn.errors import RequestError
 from tcnn_jobs.cli.named import dataset_of, model_of, training_of, weights_of
-from tcnn_jobs.cli.options import AsJson, Key, Server, connect, print_json
+from tcnn_jobs.cli.options import Key, Server, connect, print_json
 
 if TYPE_CHECKING:
     from tcnn_jobs.client.client import Client
@@ -40,7 +42,6 @@ OldProcesses = Annotated[int | None, typer.Option("--num-workers", hidden=True, 
 Baseline = Annotated[
     bool, typer.Option("--baseline", help="Then train the CNN in the same way, too, and compare the two.")
 ]
-Pretrained = Annotated[bool, typer.Option("--pretrained/--no-pretrained", help="Pretrained or random weights.")]
 Weights = Annotated[
     str | None,
     typer.Option(
@@ -131,15 +132,15 @@ def transform(
     as_json: AsJson = False,
 ) -> None:
     """Convert a timm model, verify it, and with --data fine-tune it in the same job."""
-    conversion = {
-        "stride": stride, "stage": stage, "target": target, "temperature": temperature, "head_dim": head_dim,
-        "content": content, "content_heads": content_heads, "query_key": query_key, "num_classes": num_classes,
-        "position": position, "position_reach": position_reach,
-    }  # fmt: skip
+    conversion = given(
+        stride=stride, stage=stage, target=target, temperature=temperature, head_dim=head_dim, content=content,
+        content_heads=content_heads, query_key=query_key, num_classes=num_classes, position=position,
+        position_reach=position_reach,
+    )  # fmt: skip
     body = {
         "model": model,
         "pretrained": pretrained,
-        **_given(conversion),
+        **conversion,
         **_queueing(priority, max_attempts, max_runtime, stall_minutes, depends_on, webhook, name, tags),
     }
     config, shared = _settings(assignments), processes(nproc, num_workers)
@@ -247,19 +248,14 @@ def _submit(client: "Client", kind: str, body: "Json", key: str | None, watch: b
         typer.echo(job["id"])
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
-
-
 def _queueing(
     priority: int, max_attempts: int, max_runtime: float | None, stall_minutes: float | None,
     depends_on: list[str] | None, webhook: str | None, name: str | None, tags: list[str] | None,
 ) -> dict[str, Any]:  # fmt: skip
-    given = {
-        "max_runtime": max_runtime, "stall_minutes": stall_minutes, "depends_on": depends_on, "webhook": webhook,
-        "name": name, "tags": tags,
-    }  # fmt: skip
-    return _given({"priority": priority, "max_attempts": max_attempts, **given})
+    return given(
+        priority=priority, max_attempts=max_attempts, max_runtime=max_runtime, stall_minutes=stall_minutes,
+        depends_on=depends_on, webhook=webhook, name=name, tags=tags,
+    )  # fmt: skip
 
 
 def _with_fields(body: "Json", fields: list[str] | None) -> "Json":
@@ -274,8 +270,6 @@ def _with_fields(body: "Json", fields: list[str] | None) -> "Json":
 
 def _settings(assignments: list[str] | None, option: str = "--set") -> "Json":
     """``conversion.stride=remove`` → ``{"conversion": {"stride": "remove"}}``; the server knows which there are."""
-    from tcnn.errors import RequestError
-
     found: dict[str, Any] = {}
     for assignment in assignments or ():
         name, equals, text = assignment.partition("=")

@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcnn_jobs.cli.options import AsJson, DatabaseOption, HomeOption, opened, print_json, print_table, when
+from tcnn.cli.options.shared import AsJson
+from tcnn.errors import RequestError
+from tcnn_jobs.cli.options import DatabaseOption, HomeOption, opened, print_json, print_table, when
 
 if TYPE_CHECKING:
     from tcnn_jobs.model.accounts import Tenant
@@ -47,7 +49,6 @@ def set_quotas(
     as_json: AsJson = False,
 ) -> None:
     """Set quotas and the webhook secret of a tenant, those that are named; they count without a restart."""
-    from tcnn.errors import RequestError
     from tcnn_jobs.model.accounts import is_tenant
 
     if not is_tenant(tenant):
@@ -82,8 +83,6 @@ def list_tenants(
 
 def _number(name: str, given: str | None, *, whole: bool = False, option: str = "") -> dict[str, Any]:
     """A quota that is changed; nothing if it is not named."""
-    from tcnn.errors import RequestError
-
     if given is None or given == "none":
         return {} if given is None else {name: None}
     try:
@@ -102,7 +101,6 @@ def _secret(given: str | None) -> str | None:
     import secrets
     import sys
 
-    from tcnn.errors import RequestError
     from tcnn_jobs.settings import check_webhook_secret
 
     if given in (None, "none"):

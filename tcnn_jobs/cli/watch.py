@@ -34,7 +34,7 @@ def follow(client: "Client", job: str, as_json: bool) -> int:
             report(Progress(**{**now, **whole}))
 
         def event(kind: str, data: "Json") -> None:
-            if line := told(kind, data):
+            if line := event_line(kind, data):
                 say(line)
 
         ended = client.watch(job, progress, event)
@@ -48,7 +48,7 @@ def follow(client: "Client", job: str, as_json: bool) -> int:
     return exit_code(ended)
 
 
-def told(kind: str, data: "Json") -> str | None:
+def event_line(kind: str, data: "Json") -> str | None:
     """Format an event as one line; None for what the progress bar shows anyway."""
     lines: dict[str, str] = {
         "started": f"started on {data.get('worker')}, attempt {data.get('attempt')}",

@@ -29,18 +29,12 @@ def command(
     """Run jobs from the queue, on as many hosts as share it. SIGTERM hands the jobs back and leaves."""
     import signal
 
-    from pydantic import ValidationError
-
     from tcnn.processes import die_with_parent
-    from tcnn_jobs.settings import QueueSettings, settings_error
+    from tcnn_jobs.settings import QueueSettings, load_settings
 
     if parent is not None:  # the server that started it: without it, save what there is and leave
         die_with_parent(signal.SIGTERM, parent)
-    given = {"home": home, "database_url": database_url, "slots": slots}
-    try:
-        settings = QueueSettings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-    except ValidationError as error:
-        raise settings_error(error) from error
+    settings = load_settings(QueueSettings, home=home, database_url=database_url, slots=slots)
 
     from tcnn_jobs.worker.service import work
 

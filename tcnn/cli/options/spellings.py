@@ -5,7 +5,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -18,52 +18,6 @@ SPELLINGS = {
 """-b, -j and --img-size are timm's, too."""
 TAKES_TIMMS = ("convert", "evaluate", "export", "finetune", "plan", "predict", "verify")
 """Commands that read timm's spellings (`timms`)."""
-# What `tcnn finetune` and `tcnn plan` say alike.
-Validation = Annotated[
-    str | None, typer.Option(help="Validation images; default the validation split of --data.", metavar="DATASET")
-]
-ConfigFile = Annotated[Path | None, typer.Option(help="Settings from a YAML or JSON file.", metavar="FILE")]
-Epochs = Annotated[int | None, typer.Option(help="Passes over the training set.", metavar="N")]
-BatchSize = Annotated[int | None, typer.Option(help="Images per optimizer step.", metavar="N")]
-LearningRate = Annotated[float | None, typer.Option(help="Learning rate after the warm-up.", metavar="R")]
-Pixels = Annotated[str | None, typer.Option(help="Pixels: 224 or 224x160 (height × width).", metavar="S")]
-ConvertAt = Annotated[int | None, typer.Option(help="Train the CNN, convert at this epoch, go on.", metavar="EPOCH")]
-Anneal = Annotated[
-    str | None,
-    typer.Option(help="warmup: τ rises over the warm-up; none: it is 1 at once; hold: it stays.", metavar="HOW"),
-]
-Fraction = Annotated[
-    float | None, typer.Option(help="Class-balanced share of the training set; epochs × 1/F.", metavar="F")
-]
-Teacher = Annotated[str | None, typer.Option(help="Distil from `source` or another timm model.", metavar="MODEL")]
-Seed = Annotated[int | None, typer.Option(help="Seed of everything random.", metavar="N")]
-Workers = Annotated[int | None, typer.Option(help="Processes that load images.", metavar="N")]
-Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", metavar="D")]
-
-ModelKwargs = Annotated[
-    list[str] | None,
-    typer.Option("--model-kwargs", help="Arguments of timm's create_model.", metavar="KEY=VALUE"),
-]
-
-
-def _network(context: typer.Context, name: str | None) -> str | None:
-    """Have the network that was named be that of the files, for as long as the command runs."""
-    if name is not None:
-        from tcnn.checkpoints.own_network import network_named
-
-        context.with_resource(network_named(name))
-    return name
-
-
-Network = Annotated[
-    str | None,
-    typer.Option(
-        "--module",
-        help="For files of networks that timm does not know: the function or class that builds theirs.",
-        metavar="PACKAGE.MODULE:NAME",
-        callback=_network,
-    ),
-]
 
 
 def add(command: Any) -> None:
@@ -75,8 +29,6 @@ def add(command: Any) -> None:
 
 def processes(nproc: int | None, num_workers: int | None) -> int:
     """Processes of `--nproc`, or of `--num-workers`, its name in 0.1; raises `RequestError` if both are given."""
-    from tcnn.errors import RequestError
-
     if num_workers is None:
         return nproc or 1
     if nproc is not None:
@@ -129,7 +81,6 @@ def model_arguments(given: Iterable[str] | None) -> dict[str, Any]:
     Raises `RequestError` for what is no argument, and for those by which timm would read other files.
     """
     from tcnn.checkpoints.files import FORBIDDEN
-    from tcnn.errors import RequestError
 
     found: dict[str, Any] = {}
     for text in given or ():
@@ -155,7 +106,6 @@ def source_arguments(given: Iterable[str] | None) -> dict[str, Any]:
     """Arguments of a CNN that is about to be converted; raises `RequestError` for a setting of the conversion."""
     from tcnn.config import ConversionConfig
     from tcnn.config.conversion import OF_TRAINING
-    from tcnn.errors import RequestError
 
     found = model_arguments(given)
     for key in found:

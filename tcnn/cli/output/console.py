@@ -1,12 +1,20 @@
 """Console output of the commands: tables on stdout, progress bars on stderr, or one JSON object."""
 
+import json
+import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+import typer
+
+from tcnn.errors import readable
+
 if TYPE_CHECKING:  # `tcnn --help` answers before any of these is needed
     from pydantic import BaseModel
     from rich.console import Console
+    from rich.progress import Progress, ProgressColumn
 
     from tcnn.training.runs.callbacks import Progress as TrainingProgress
     from tcnn.training.runs.callbacks import Report
@@ -14,16 +22,8 @@ if TYPE_CHECKING:  # `tcnn --help` answers before any of these is needed
 Steps = Callable[[str], None]
 """Called with the name of every step."""
 
-Epochs = Callable[[int], None]
-"""Called with the number of epochs done."""
-
-
-T_CNN = "A checkpoint, a run's directory, a timm name with t_ before it, hf-hub:ORG/NAME, or a file of timm's train.py."
-"""What a command takes for a T-CNN."""
-ANY_MODEL = (
-    "A checkpoint, a run's directory, a timm name, local-dir:PATH, hf-hub:ORG/NAME, or a file of timm's train.py."
-)
-"""What a command takes for any model."""
+ImageCount = Callable[[int, int, str], None]
+"""Called with images done, images in total, and a description."""
 
 silenced = False
 """Whether `--quiet` was given: no progress and no notes, results and errors alone."""
@@ -59,8 +59,6 @@ def stdout() -> "Console":
 
 def note(text: str) -> None:
     """Print a note on stderr, unless `--quiet` was given."""
-    import typer
-
     if not silenced:
         typer.echo(f"note: {text}", err=True)
 
@@ -68,16 +66,30 @@ def note(text: str) -> None:
 @contextmanager
 def steps(total: int, quiet: bool = False) -> Iterator[Steps]:
     """Progress bar on stderr that advances with every named step; silent when stderr is no terminal."""
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    with _bar(quiet, SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as bar:
+        task = bar.add_task("starting", total=total)
+        yield lambda step: bar.update(task, advance=1, description=step)
+
+
+@contextmanager
+def images(quiet: bool = False) -> Iterator[ImageCount]:
+    """Progress bar on stderr that counts images; silent when stderr is no terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with _bar(quiet, *columns) as bar:
+        task = bar.add_task("opening the data set", total=None)
+        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
+
+
+def _bar(quiet: bool, *columns: "ProgressColumn") -> "Progress":
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress
 
     console = Console(stderr=True)
-    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with Progress(
-        *columns, console=console, transient=True, disable=quiet or silenced or not console.is_terminal
-    ) as progress:
-        task = progress.add_task("starting", total=total)
-        yield lambda step: progress.update(task, advance=1, description=step)
+    return Progress(*columns, console=console, transient=True, disable=quiet or silenced or not console.is_terminal)
 
 
 @contextmanager
@@ -172,8 +184,6 @@ def duration(seconds: float) -> str:
 
 def print_json(result: "BaseModel") -> None:
     """Print one JSON object on stdout and nothing else."""
-    import json
-
     from pydantic_core import PydanticSerializationError
 
     try:
@@ -185,10 +195,6 @@ def print_json(result: "BaseModel") -> None:
 
 def _encodable(value: object) -> object:
     """A result with paths that are no UTF-8 as `readable` tells them: JSON has no place for lone surrogates."""
-    import math
-
-    from tcnn.errors import readable
-
     match value:
         case str():
             return readable(value)
@@ -203,9 +209,6 @@ def _encodable(value: object) -> object:
 
 def print_json_text(text: str) -> None:
     """Print JSON as it is, or with escapes where stdout's encoding lacks some of its characters."""
-    import json
-    import sys
-
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:

@@ -70,12 +70,12 @@ class _Epochs:
 def epoch_line(row: Mapping[str, Any], seconds: float) -> str:
     """A row of metrics.jsonl as one line of at most 80 characters."""
     val = row.get("val") or {}
-    loss, rate, heat = row.get("train_loss"), row.get("lr"), row.get("temperature")
+    loss, lr, temperature = row.get("train_loss"), row.get("lr"), row.get("temperature")
     parts = [
         "" if loss is None else f"loss {loss:.3f}",
         "" if val.get("top1") is None else f"top-1 {val['top1']:.1%}",
-        "" if rate is None else f"lr {rate:.1e}",
-        "" if heat is None else f"τ {heat:.3f}",
+        "" if lr is None else f"lr {lr:.1e}",
+        "" if temperature is None else f"τ {temperature:.3f}",
         duration(seconds),
         "best so far" if row.get("best") else "",
     ]

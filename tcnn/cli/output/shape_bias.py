@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tcnn.cli.output import console
+from tcnn.errors import RequestError
 
 if TYPE_CHECKING:
     from tcnn.checkpoints.opening import Opener
@@ -22,7 +23,6 @@ def measure(
     as_json: bool,
 ) -> None:
     """Measure every model on a folder of cue-conflict images, print and draw."""
-    from tcnn.errors import RequestError
     from tcnn.evaluation.shape_bias import ShapeBiasReport, conflicts, shape_bias
     from tcnn.models.running import usable_device
 

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcnn.cli.options.spellings import ModelKwargs, source_arguments
+from tcnn.cli.options.shared import AsJson, Force, ModelKwargs, Pretrained, Tolerance, given
+from tcnn.cli.options.spellings import source_arguments
 from tcnn.cli.output import console
+from tcnn.errors import RequestError
 from tcnn.processes import loading
 
 if TYPE_CHECKING:
@@ -31,9 +33,7 @@ def command(
         typer.Option(help="Load the source's weights from this safetensors or PyTorch file.", metavar="FILE"),
     ] = None,
     model_kwargs: ModelKwargs = None,
-    pretrained: Annotated[
-        bool, typer.Option("--pretrained/--no-pretrained", help="Pretrained or random weights.")
-    ] = True,
+    pretrained: Pretrained = True,
     stride: Annotated[
         str,
         typer.Option(
@@ -76,30 +76,26 @@ def command(
             metavar="SCOPE",
         ),
     ] = "global",
-    tolerance: Annotated[
-        float | None, typer.Option(help="Largest relative error allowed in float32 (default 1e-5).", metavar="E")
-    ] = None,
+    tolerance: Tolerance = None,
     num_classes: Annotated[int | None, typer.Option(help="Width of the classifier.", min=0)] = None,
     seed: Annotated[int, typer.Option(help="Seed of query and key weights, and of random source weights.", min=0)] = 0,
     device: Annotated[str, typer.Option(help="Where the models are compared: cpu, cuda, cuda:1, mps.")] = "cpu",
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
+    force: Force = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be converted; needs no weights.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Replace the k×k convolutions of the last stage by attention that computes the same function, and prove it."""
     from tcnn.checkpoints.files import is_stored
     from tcnn.config import ConversionConfig, VerificationConfig, build
-    from tcnn.errors import RequestError
     from tcnn.zoo import catalogue
 
-    chosen = {
-        "stage": stage, "stride": stride, "content": content, "content_heads": content_heads, "query_key": query_key,
-        "seed": seed, "temperature": temperature, "head_dim": head_dim, "target": target, "position": position,
-        "position_reach": position_reach,
-    }  # fmt: skip
-    config = build(ConversionConfig, {key: value for key, value in chosen.items() if value is not None})
+    chosen = given(
+        stage=stage, stride=stride, content=content, content_heads=content_heads, query_key=query_key, seed=seed,
+        temperature=temperature, head_dim=head_dim, target=target, position=position, position_reach=position_reach,
+    )  # fmt: skip
+    config = build(ConversionConfig, chosen)
     bounds = {} if tolerance is None else {"tolerance_float32": tolerance, "tolerance_float64": min(tolerance, 1e-10)}
     verification = build(VerificationConfig, {**bounds, "seed": seed})
     arguments = source_arguments(model_kwargs)

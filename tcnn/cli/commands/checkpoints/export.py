@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcnn.cli.options.spellings import ModelKwargs, Network, model_arguments, sides
+from tcnn.cli.options.shared import AsJson, Force, ModelKwargs, Network, TcnnCheckpoint
+from tcnn.cli.options.spellings import model_arguments, sides
 from tcnn.cli.output import console
 from tcnn.processes import loading
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    checkpoint: Annotated[str, typer.Argument(help=console.T_CNN, metavar="CKPT")],
+    checkpoint: TcnnCheckpoint,
     output: Annotated[Path, typer.Argument(help="A .onnx or .pt2 file; with --explorer a folder.", metavar="OUT")],
     explorer: Annotated[
         bool, typer.Option("--explorer", help="A page for a browser: every head's attention, without a server of ours.")
@@ -35,14 +36,14 @@ def command(
     module: Network = None,
     fixed: Annotated[bool, typer.Option("--fixed", help="No free axis: the example's shape only.")] = False,
     tolerance: Annotated[float, typer.Option(help="Largest relative error of the logits.", metavar="E")] = 1e-5,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a model as ONNX, as a torch.export program or as a page that runs it, checked against PyTorch.
 
     Exit code 3 if what was written computes something else.
     """
-    shape, arguments = _parse(size), model_arguments(model_kwargs)
+    shape, arguments = None if size is None else sides(size), model_arguments(model_kwargs)
     if explorer:
         _explorer(checkpoint, arguments, output, shape, tolerance, force, as_json)
         return
@@ -73,10 +74,6 @@ def command(
         console.print_json(report)
     else:
         _show(report)
-
-
-def _parse(size: str | None) -> tuple[int, int] | None:
-    return None if size is None else sides(size)
 
 
 def _explorer(

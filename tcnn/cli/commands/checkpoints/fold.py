@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcnn.cli.options.spellings import Network
+from tcnn.cli.options.shared import AsJson, Force, Network, TcnnCheckpoint
 from tcnn.cli.output import console
+from tcnn.errors import RequestError
 from tcnn.processes import loading
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    checkpoint: Annotated[str, typer.Argument(help=console.T_CNN, metavar="CKPT")],
+    checkpoint: TcnnCheckpoint,
     output: Annotated[Path, typer.Argument(help="A .safetensors file.", metavar="OUT")],
     max_error: Annotated[
         float | None,
@@ -42,11 +43,10 @@ def command(
     ] = None,
     module: Network = None,
     device: Annotated[str, typer.Option(help="Where the models are compared and timed.")] = "cpu",
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
     """Put convolutional heads back into one convolution, and drop what does nothing; exit code 3 beyond --max-error."""
-    from tcnn.errors import RequestError
     from tcnn.files import check_file
 
     if max_error is not None and not 0 <= max_error < float("inf"):
@@ -92,8 +92,8 @@ def _show(result: "FoldResult") -> None:
             out.print(f"note: {layer.name}: {layer.note}", markup=False)
     for head in report.pruned:
         row, column = head.centre
-        whither = "" if head.into is None else f", its weights to head {head.into}"
-        out.print(f"pruned: {head.layer} head {head.head} at ({row:+.1f}, {column:+.1f}): {head.reason}{whither}")
+        merged = "" if head.into is None else f", its weights to head {head.into}"
+        out.print(f"pruned: {head.layer} head {head.head} at ({row:+.1f}, {column:+.1f}): {head.reason}{merged}")
     allowed = "" if report.max_error is None else f", at most {report.max_error:g} allowed"
     out.print(
         f"relative error of the logits {report.logits.worst:.1e}{allowed} "

@@ -1,9 +1,8 @@
 """`tcnn info`: what a file, a run or a model is."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from tcnn.cli.options.shared import AnyCheckpoint, AsJson
 from tcnn.cli.output import console
 
 if TYPE_CHECKING:
@@ -19,8 +18,8 @@ SHOWN = 12
 
 
 def command(
-    name: Annotated[str, typer.Argument(help=console.ANY_MODEL, metavar="CKPT")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    name: AnyCheckpoint,
+    as_json: AsJson = False,
 ) -> None:
     """Say what a file, a run or a model is: source, conversion, parameters, τ, classes, verification, accuracy."""
     from tcnn.analysis.reading.info import info
@@ -48,7 +47,7 @@ def _lines(found: "ModelInfo") -> list[tuple[str, Any]]:
     size = "" if found.bytes is None else f", {console.scale(found.bytes)}B"
     before, after = found.parameters_before, found.parameters
     grown = f"{console.scale(before)} → " if before is not None and before != after else ""
-    heat = found.temperature and " to ".join(dict.fromkeys(f"{value:.4g}" for value in found.temperature))
+    temperature = found.temperature and " to ".join(dict.fromkeys(f"{value:.4g}" for value in found.temperature))
     names = found.label_names or ()
     listed = ", ".join(names[:SHOWN]) + (" …" if len(names) > SHOWN else "")
     checked, trained, earlier = found.verification, found.training, found.source_training
@@ -64,7 +63,7 @@ def _lines(found: "ModelInfo") -> list[tuple[str, Any]]:
          if found.layers and found.kind == "timm model" else None),
         ("parameters", None if after is None else f"{grown}{console.scale(after)}"),
         ("FLOPs", found.flops and f"{console.scale(found.flops)} an image"),
-        ("τ", heat or None),
+        ("τ", temperature or None),
         ("image", found.input_size and "×".join(map(str, found.input_size))),
         ("classes", None if found.classes is None else f"{found.classes}{': ' + listed if listed else ''}"),
         ("licence", found.license),

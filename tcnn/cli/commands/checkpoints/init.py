@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tcnn.cli.options.shared import AsJson, Force, given
 from tcnn.cli.output import console
+from tcnn.errors import RequestError
 from tcnn.processes import loading
 
 if TYPE_CHECKING:
@@ -61,18 +63,16 @@ def command(
     ] = None,
     num_classes: Annotated[int | None, typer.Option(help="Width of the classifier.", min=0, metavar="N")] = None,
     seed: Annotated[int, typer.Option(help="Seed of all that is random.", min=0)] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write an untrained network whose attention (or filters) begins as convolutions, random impulses, or mimetic.
 
     Train a directory with `tcnn finetune local-dir:OUT --no-convert`, a file with timm's train.py as its
     --initial-checkpoint; timm.create_model takes either.
     """
-    from tcnn.errors import RequestError
-
     init = init or ("convolution" if model.startswith("convit") else "impulse")
-    aims = {name: value for name, value in (("window", window), ("peak", peak)) if value is not None}
+    aims = given(window=window, peak=peak)
     if init != "impulse" and aims:
         raise RequestError(f"--{next(iter(aims))}: only --init impulse has offsets, and --init {init} was asked for")
     if locality is not None:
@@ -82,8 +82,7 @@ def command(
     with loading():
         from tcnn.vit.initialise import initialise_file
 
-    given = {"img_size": size, "patch_size": patch_size, "num_classes": num_classes, "num_heads": heads}
-    arguments = {name: value for name, value in given.items() if value is not None}
+    arguments = given(img_size=size, patch_size=patch_size, num_classes=num_classes, num_heads=heads)
     with console.steps(12, quiet=as_json) as step:
         report = initialise_file(
             model, output, init, force, step, arguments, seed=seed, positions=positions, **aims,  # type: ignore[arg-type]

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tcnn.cli.options.shared import AsJson
 from tcnn.cli.output import console
+from tcnn.errors import RequestError
 
 if TYPE_CHECKING:
     from tcnn.zoo.catalogue import Entry
@@ -16,10 +18,9 @@ def command(
         list[str] | None, typer.Argument(help="Words (or * and ? patterns) in the name.", metavar="QUERY")
     ] = None,
     all_models: Annotated[bool, typer.Option("--all", help="Also list what cannot be converted, and why.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List timm's models that can be converted, with layers, parameters and FLOPs before and after."""
-    from tcnn.errors import RequestError
     from tcnn.zoo import catalogue
     from tcnn.zoo.catalogue import architecture
 

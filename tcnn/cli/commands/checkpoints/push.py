@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tcnn.cli.options.shared import AsJson, TcnnCheckpoint
 from tcnn.cli.output import console
 from tcnn.processes import loading
 
@@ -13,10 +14,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    source: Annotated[
-        str,
-        typer.Argument(help=console.T_CNN, metavar="CKPT"),
-    ],
+    source: TcnnCheckpoint,
     repository: Annotated[str, typer.Argument(help="The repository; made where there is none.", metavar="ORG/NAME")],
     evaluation: Annotated[
         list[Path] | None,
@@ -41,7 +39,7 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Prepare and show every file, and ask the Hub nothing.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Publish on the Hugging Face Hub: weights, timm's config, a model card with accuracy and pictures, in one commit.
 

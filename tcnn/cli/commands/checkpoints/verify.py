@@ -5,8 +5,10 @@ from typing import Annotated
 
 import typer
 
-from tcnn.cli.options.spellings import ModelKwargs, model_arguments
+from tcnn.cli.options.shared import AsJson, ModelKwargs, Tolerance
+from tcnn.cli.options.spellings import model_arguments
 from tcnn.cli.output import console
+from tcnn.errors import RequestError, VerificationError
 from tcnn.processes import loading
 
 
@@ -29,23 +31,20 @@ def command(
     images: Annotated[
         Path | None, typer.Option(help="Compare on the pictures of this directory, not on noise.", metavar="DIR")
     ] = None,
-    tolerance: Annotated[
-        float | None, typer.Option(help="Largest relative error allowed in float32 (default 1e-5).", metavar="E")
-    ] = None,
+    tolerance: Tolerance = None,
     explain: Annotated[
         Path | None,
         typer.Option(help="Write a page that says which layer departs first, where, and why.", metavar="HTML"),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the page of --explain.")] = False,
     device: Annotated[str, typer.Option(help="Where the models are compared.")] = "cpu",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare a checkpoint with its source, layer by layer and end to end; exit code 3 when they differ.
 
     With --against two models of one architecture can be compared of which none was converted.
     """
     from tcnn.config import VerificationConfig, build
-    from tcnn.errors import RequestError, VerificationError
 
     if tolerance is not None and not 0 < tolerance < float("inf"):
         raise RequestError(f"--tolerance: expected a relative error above 0, such as 1e-5, found {tolerance:g}")
@@ -83,7 +82,10 @@ def command(
         console.stdout().print(f"{found.verdict}\n{found.advice}", markup=False)
     if explain is not None and not as_json:
         console.stdout().print(f"explained in {explain}", markup=False)
-    failure = report.failure() if report is not None else None if found is None or found.equal else found.verdict
+    if report is not None:
+        failure = report.failure()
+    else:
+        failure = found.verdict if found is not None and not found.equal else None
     if failure and not as_json:
         raise VerificationError(f"{checkpoint}: {failure}")
     if failure:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tcnn.cli.options.shared import AsJson
 from tcnn.cli.output import console
 from tcnn.errors import Stopped
 from tcnn.processes import keep_freed_memory, loading
@@ -22,7 +23,7 @@ def command(
     epochs: Annotated[int, typer.Option(help="Epochs of the source CNN.", min=1)] = 6,
     finetune_epochs: Annotated[int, typer.Option(help="Epochs of fine-tuning, as CNN and as T-CNN.", min=1)] = 4,
     seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0)] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a small ResNet on digits in clutter, convert it, prove it equal, write, reload, fine-tune both, compare."""
     from tcnn.files import make_directory, scratch_directory

@@ -2,23 +2,23 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from tcnn.cli.options.spellings import ModelKwargs, Network, model_arguments, several_sizes
+from tcnn.cli.options.shared import ANY_MODEL, Amp, AsJson, CropPct, DeviceName, ModelKwargs, Network
+from tcnn.cli.options.spellings import model_arguments, several_sizes
 from tcnn.cli.output import comparison, console
+from tcnn.errors import RequestError
 from tcnn.processes import keep_freed_memory, loading
 
 
 def command(
     models: Annotated[
         list[str] | None,
-        typer.Argument(help=console.ANY_MODEL, metavar="CKPT...", show_default=False),
+        typer.Argument(help=ANY_MODEL, metavar="CKPT...", show_default=False),
     ] = None,
     named: Annotated[
         list[str] | None,
@@ -47,9 +47,7 @@ def command(
         str | None,
         typer.Option("--size", help="Pixels: 224, or several as 160,224,320, or 224x160.", metavar="S"),
     ] = None,
-    crop_pct: Annotated[
-        float | None, typer.Option(help="The crop's share of the resized image; default the model's own.", metavar="F")
-    ] = None,
+    crop_pct: CropPct = None,
     all_corruptions: Annotated[
         bool, typer.Option("--corruptions", help="Also under the fifteen ImageNet-C corruptions, made on the fly.")
     ] = False,
@@ -65,8 +63,8 @@ def command(
         int, typer.Option("--batch-size", "-b", help="Images of one forward pass.", metavar="N")
     ] = 64,
     workers: Annotated[int, typer.Option("--workers", "-j", help="Processes that load images.", metavar="N")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", metavar="D")] = "auto",
-    amp: Annotated[str, typer.Option(help="float32, bfloat16 or float16.", metavar="DTYPE")] = "float32",
+    device: DeviceName = "auto",
+    amp: Amp = "float32",
     channels_last: Annotated[bool, typer.Option("--channels-last", help="Images in channels-last order.")] = False,
     limit: Annotated[
         int | None, typer.Option(help="So many images only, the first of every class in turn.", metavar="N")
@@ -101,12 +99,11 @@ def command(
         bool, typer.Option("--result", help="Print what timm's bulk_runner.py reads, and nothing else.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure top-1 and top-5 of checkpoints side by side: at several sizes, corrupted, on ImageNet-C, -A and -R."""
     from tcnn.config import build
     from tcnn.config.evaluation import EvaluationConfig
-    from tcnn.errors import RequestError
 
     keep_freed_memory()
     models = [*(models or ()), *(named or ())]
@@ -148,7 +145,7 @@ def command(
         measure(models, shape, config, opening, figure, force, as_json)
         return
     data = measured_by_default(models, weights) if data is None else data
-    with _images(quiet=as_json or result) as progress:
+    with console.images(quiet=as_json or result) as progress:
         found = compare(models, data, config, progress, opening=opening, weights=weights)
     if result:
         rows = timm_rows(found)
@@ -174,27 +171,10 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _whole(text: str, option: str) -> int:
-    from tcnn.errors import RequestError
-
     try:
         return int(text)
     except ValueError as error:
         raise RequestError(f"{option}: expected whole numbers, found {text!r}") from error
-
-
-@contextmanager
-def _images(quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
-    """Progress bar on stderr that counts images; silent when stderr is no terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    err = Console(stderr=True)
-    columns: Any = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(
-        *columns, console=err, transient=True, disable=quiet or console.silenced or not err.is_terminal
-    ) as bar:
-        task = bar.add_task("opening the data set", total=None)
-        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
 
 
 def _write_csv(lines: list[dict[str, Any]], file: Path, force: bool) -> None:

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcnn.cli.options.spellings import (
+from tcnn.cli.options.shared import (
     Anneal,
+    AnyModel,
+    AsJson,
     BatchSize,
     ConfigFile,
     ConvertAt,
@@ -15,22 +17,19 @@ from tcnn.cli.options.spellings import (
     Fraction,
     LearningRate,
     Pixels,
+    Preset,
+    Pretrained,
+    RefusedModelKwargs,
     Seed,
     Teacher,
     Validation,
     Workers,
-    image_size,
-    processes,
+    given,
 )
+from tcnn.cli.options.spellings import image_size, processes
 from tcnn.cli.output import console
 from tcnn.cli.output.epochs import EpochLog
 from tcnn.processes import keep_freed_memory, loading
-
-PRESETS = (
-    "Settings to begin with. paper: 50 epochs, batches of 1024, lr 1e-4, DeiT's augmentation, τ rises to 1; quick: 5 "
-    "epochs, batches of 64, lr 5e-4, plain crops, τ stays and 4 content heads learn; cifar: likewise, 20 epochs, "
-    "batches of 128, lr 2e-3, averaged weights, 32 pixels."
-)
 
 if TYPE_CHECKING:
     from tcnn.evaluation.comparing.before_after import BeforeAfter
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: Annotated[str, typer.Argument(help=console.ANY_MODEL, metavar="MODEL")],
+    model: AnyModel,
     data: Annotated[
         str | None,
         typer.Option(help="Training images: a folder, a .tar, hfds/…, torch/…, wds/….", metavar="DATASET"),
@@ -48,7 +47,7 @@ def command(
         float | None,
         typer.Option(help="Hold this share of the training images out instead; 0.1 without a split.", metavar="F"),
     ] = None,
-    preset: Annotated[str, typer.Option(help=PRESETS, metavar="NAME")] = "paper",
+    preset: Preset = "paper",
     config: ConfigFile = None,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
@@ -86,15 +85,13 @@ def command(
         bool, typer.Option("--allow-changes", help="Resume with other settings than the run began with.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the run in --out.")] = False,
-    pretrained: Annotated[
-        bool, typer.Option("--pretrained/--no-pretrained", help="Pretrained or random weights.")
-    ] = True,
+    pretrained: Pretrained = True,
     weights: Annotated[Path | None, typer.Option(help="Load the CNN's weights from this file.", metavar="FILE")] = None,
-    model_kwargs: Annotated[list[str] | None, typer.Option("--model-kwargs", hidden=True)] = None,
+    model_kwargs: RefusedModelKwargs = None,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print all settings as YAML and do nothing.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fine-tune on a data set: the paper's recipe, any part of it changed by an option, --set, a file or a preset."""
     from tcnn.config import build, finetune_config
@@ -103,12 +100,11 @@ def command(
     from tcnn.training.preparing.settings import check_run
     from tcnn.zoo.catalogue import cnn_of
 
-    given = {
-        "epochs": epochs, "batch_size": batch_size, "lr": lr, "size": image_size(size), "convert": convert,
-        "convert_at": convert_at, "anneal": anneal, "fraction": fraction, "teacher": teacher, "seed": seed,
-        "workers": workers, "device": device, "val_split": val_split,
-    }  # fmt: skip
-    options = {key: value for key, value in given.items() if value is not None}
+    options = given(
+        epochs=epochs, batch_size=batch_size, lr=lr, size=image_size(size), convert=convert, convert_at=convert_at,
+        anneal=anneal, fraction=fraction, teacher=teacher, seed=seed, workers=workers, device=device,
+        val_split=val_split,
+    )  # fmt: skip
     settings = finetune_config(preset, config, assignments or (), options)
     if not print_config:
         refuse_without_effect(settings, assignments or ())

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcnn.cli.options.spellings import Network, image_size
+from tcnn.cli.options.shared import AnyCheckpoint, AsJson, DeviceName, Evaluations, Network
+from tcnn.cli.options.spellings import image_size
 from tcnn.cli.output import console
+from tcnn.errors import RequestError
 from tcnn.processes import loading
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ KINDS: "tuple[Format, ...]" = ("png", "svg")
 
 
 def command(
-    model: Annotated[str, typer.Argument(help=console.ANY_MODEL, metavar="CKPT")],
+    model: AnyCheckpoint,
     images: Annotated[str | None, typer.Option(help="A picture, or a folder of pictures.", metavar="DIR")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Write inspect.json and pictures into this directory.", metavar="DIR")
@@ -29,17 +31,15 @@ def command(
     against: Annotated[
         list[str] | None, typer.Option(help="Another model, measured too; may be repeated.", metavar="MODEL")
     ] = None,
-    evaluation: Annotated[
-        list[Path] | None, typer.Option(help="What `tcnn evaluate --json` printed; may be repeated.", metavar="FILE")
-    ] = None,
+    evaluation: Evaluations = None,
     limit: Annotated[int, typer.Option(help="Pictures that are measured.", metavar="N", min=1)] = 32,
     shown: Annotated[int, typer.Option(help="Pictures whose maps are drawn.", metavar="N", min=0)] = 3,
     size: Annotated[str | None, typer.Option(help="Pixels: 224 or 224x160 (height × width).", metavar="S")] = None,
     formats: Annotated[str, typer.Option("--format", help="Of the pictures: png, svg.", metavar="LIST")] = "png,svg",
     module: Network = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", metavar="D")] = "cpu",
+    device: DeviceName = "cpu",
     force: Annotated[bool, typer.Option("--force", help="Replace what an earlier inspection wrote.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Gates, spans, centres, non-locality, entropy and attention maps of every head, as numbers and pictures."""
     from tcnn.analysis.plots import require_plots
@@ -78,8 +78,6 @@ def command(
 
 
 def _formats(text: str) -> "tuple[Format, ...]":
-    from tcnn.errors import RequestError
-
     kinds = tuple(part.strip().lower() for part in text.split(",") if part.strip())
     if not kinds or set(kinds) - set(KINDS):
         raise RequestError(f"--format: expected png, svg or both, found {text!r}")
@@ -87,8 +85,6 @@ def _formats(text: str) -> "tuple[Format, ...]":
 
 
 def _query(text: str) -> tuple[float, float]:
-    from tcnn.errors import RequestError
-
     try:
         y, x = (float(part) for part in text.split(","))
     except ValueError:

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcnn.cli.commands.runs.finetune import PRESETS, default_name
-from tcnn.cli.options.spellings import (
+from tcnn.cli.commands.runs.finetune import default_name
+from tcnn.cli.options.shared import (
     Anneal,
+    AnyModel,
+    AsJson,
     BatchSize,
     ConfigFile,
     ConvertAt,
@@ -16,12 +18,15 @@ from tcnn.cli.options.spellings import (
     Fraction,
     LearningRate,
     Pixels,
+    Preset,
+    RefusedModelKwargs,
     Seed,
     Teacher,
     Validation,
     Workers,
-    image_size,
+    given,
 )
+from tcnn.cli.options.spellings import image_size
 from tcnn.cli.output import console
 from tcnn.processes import keep_freed_memory, loading
 
@@ -32,13 +37,13 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: Annotated[str, typer.Argument(help=console.ANY_MODEL, metavar="MODEL")],
+    model: AnyModel,
     data: Annotated[str, typer.Option(help="Training images, as for `tcnn finetune`.", metavar="DATASET")],
     val: Validation = None,
     val_split: Annotated[
         float | None, typer.Option(help="Hold this share of the training images out instead.", metavar="F")
     ] = None,
-    preset: Annotated[str, typer.Option(help=PRESETS, metavar="NAME")] = "paper",
+    preset: Preset = "paper",
     config: ConfigFile = None,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
@@ -60,7 +65,7 @@ def command(
     assignments: Annotated[
         list[str] | None, typer.Option("--set", help="Any other setting of the run.", metavar="KEY=VALUE")
     ] = None,
-    model_kwargs: Annotated[list[str] | None, typer.Option("--model-kwargs", hidden=True)] = None,
+    model_kwargs: RefusedModelKwargs = None,
     out: Annotated[
         Path | None, typer.Option(help="Where the run is to be, for its disk; default runs/MODEL.", metavar="DIR")
     ] = None,
@@ -71,7 +76,7 @@ def command(
     seconds: Annotated[
         float, typer.Option(help="About so many seconds of real steps; 0 for none.", min=0, metavar="S")
     ] = 20.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Plan a fine-tuning run: its parameters, FLOPs, memory, time and disk, by computation and by a few real steps.
 
@@ -83,12 +88,11 @@ def command(
     from tcnn.training.preparing.settings import check_run
     from tcnn.zoo.catalogue import cnn_of
 
-    given = {
-        "epochs": epochs, "batch_size": batch_size, "lr": lr, "size": image_size(size), "convert": convert,
-        "convert_at": convert_at, "anneal": anneal, "fraction": fraction, "teacher": teacher, "seed": seed,
-        "workers": workers, "device": device, "val_split": val_split,
-    }  # fmt: skip
-    options = {key: value for key, value in given.items() if value is not None}
+    options = given(
+        epochs=epochs, batch_size=batch_size, lr=lr, size=image_size(size), convert=convert, convert_at=convert_at,
+        anneal=anneal, fraction=fraction, teacher=teacher, seed=seed, workers=workers, device=device,
+        val_split=val_split,
+    )  # fmt: skip
     settings = finetune_config(preset, config, assignments or (), options)
     refuse_without_effect(settings, assignments or ())
     check_run(

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcnn.cli.options.spellings import ModelKwargs, Network, image_size, model_arguments
+from tcnn.cli.options.shared import Amp, AnyCheckpoint, AsJson, CropPct, DeviceName, ModelKwargs, Network
+from tcnn.cli.options.spellings import image_size, model_arguments
 from tcnn.cli.output import console
+from tcnn.errors import RequestError
 from tcnn.processes import keep_freed_memory, loading
 
 if TYPE_CHECKING:
@@ -17,10 +19,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: Annotated[
-        str,
-        typer.Argument(help=console.ANY_MODEL, metavar="CKPT"),
-    ],
+    model: AnyCheckpoint,
     images: Annotated[list[str], typer.Argument(help="Image files, and folders of images.", metavar="IMAGE...")],
     compare: Annotated[
         str | None, typer.Option(help="Another model beside it, as the CNN that it was made from.", metavar="CKPT")
@@ -29,21 +28,17 @@ def command(
     module: Network = None,
     top: Annotated[int, typer.Option(help="Classes for each image.", min=1, metavar="N")] = 5,
     size: Annotated[str | None, typer.Option("--size", help="Pixels: 224 or 224x160.", metavar="S")] = None,
-    crop_pct: Annotated[
-        float | None, typer.Option(help="The crop's share of the resized image; default the model's own.", metavar="F")
-    ] = None,
+    crop_pct: CropPct = None,
     batch_size: Annotated[
         int, typer.Option("--batch-size", "-b", help="Images of one forward pass.", min=1, metavar="N")
     ] = 32,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", metavar="D")] = "auto",
-    amp: Annotated[str, typer.Option(help="float32, bfloat16 or float16.", metavar="DTYPE")] = "float32",
+    device: DeviceName = "auto",
+    amp: Amp = "float32",
     csv_file: Annotated[Path | None, typer.Option("--csv", help="Write one line per guess.", metavar="FILE")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file of --csv.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what images show: the most probable classes, by one model or by two side by side."""
-    from tcnn.errors import RequestError
-
     keep_freed_memory()
     if force and csv_file is None:
         raise RequestError("--force: there is no --csv FILE to replace")

@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from tcnn.cli.options.spellings import Network
+from tcnn.cli.options.shared import AsJson, Evaluations, Network
 from tcnn.cli.output import console
+from tcnn.errors import RequestError
 
 
 def command(
@@ -17,16 +18,13 @@ def command(
     images: Annotated[
         str | None, typer.Option(help="A picture or a folder of pictures: with attention maps.", metavar="DIR")
     ] = None,
-    evaluation: Annotated[
-        list[Path] | None, typer.Option(help="What `tcnn evaluate --json` printed; may be repeated.", metavar="FILE")
-    ] = None,
     module: Network = None,
+    evaluation: Evaluations = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write what a run did into one HTML file: conversion, curves, gates, evaluations, settings. Needs no network."""
     from tcnn.analysis.plots import require_plots
-    from tcnn.errors import RequestError
     from tcnn.files import check_file
 
     require_plots()

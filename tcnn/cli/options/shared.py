@@ -1,0 +1,91 @@
+"""Options that several commands have, each with its type, its help and its placeholder."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+T_CNN = "A checkpoint, a run's directory, a timm name with t_ before it, hf-hub:ORG/NAME, or a file of timm's train.py."
+"""What a command takes for a T-CNN."""
+ANY_MODEL = (
+    "A checkpoint, a run's directory, a timm name, local-dir:PATH, hf-hub:ORG/NAME, or a file of timm's train.py."
+)
+"""What a command takes for any model."""
+PRESETS = (
+    "Settings to begin with. paper: 50 epochs, batches of 1024, lr 1e-4, DeiT's augmentation, τ rises to 1; quick: 5 "
+    "epochs, batches of 64, lr 5e-4, plain crops, τ stays and 4 content heads learn; cifar: likewise, 20 epochs, "
+    "batches of 128, lr 2e-3, averaged weights, 32 pixels."
+)
+
+
+def _network(context: typer.Context, name: str | None) -> str | None:
+    """Have the network that was named be that of the files, for as long as the command runs."""
+    if name is not None:
+        from tcnn.checkpoints.own_network import network_named
+
+        context.with_resource(network_named(name))
+    return name
+
+
+TcnnCheckpoint = Annotated[str, typer.Argument(help=T_CNN, metavar="CKPT")]
+AnyCheckpoint = Annotated[str, typer.Argument(help=ANY_MODEL, metavar="CKPT")]
+AnyModel = Annotated[str, typer.Argument(help=ANY_MODEL, metavar="MODEL")]
+Pretrained = Annotated[bool, typer.Option("--pretrained/--no-pretrained", help="Pretrained or random weights.")]
+ModelKwargs = Annotated[
+    list[str] | None,
+    typer.Option("--model-kwargs", help="Arguments of timm's create_model.", metavar="KEY=VALUE"),
+]
+
+Network = Annotated[
+    str | None,
+    typer.Option(
+        "--module",
+        help="For files of networks that timm does not know: the function or class that builds theirs.",
+        metavar="PACKAGE.MODULE:NAME",
+        callback=_network,
+    ),
+]
+
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Tolerance = Annotated[
+    float | None, typer.Option(help="Largest relative error allowed in float32 (default 1e-5).", metavar="E")
+]
+Evaluations = Annotated[
+    list[Path] | None, typer.Option(help="What `tcnn evaluate --json` printed; may be repeated.", metavar="FILE")
+]
+CropPct = Annotated[
+    float | None, typer.Option(help="The crop's share of the resized image; default the model's own.", metavar="F")
+]
+Amp = Annotated[str, typer.Option(help="float32, bfloat16 or float16.", metavar="DTYPE")]
+DeviceName = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", metavar="D")]
+
+# A training's settings, each None where its configuration decides.
+Validation = Annotated[
+    str | None, typer.Option(help="Validation images; default the validation split of --data.", metavar="DATASET")
+]
+Preset = Annotated[str, typer.Option(help=PRESETS, metavar="NAME")]
+ConfigFile = Annotated[Path | None, typer.Option(help="Settings from a YAML or JSON file.", metavar="FILE")]
+Epochs = Annotated[int | None, typer.Option(help="Passes over the training set.", metavar="N")]
+BatchSize = Annotated[int | None, typer.Option(help="Images per optimizer step.", metavar="N")]
+LearningRate = Annotated[float | None, typer.Option(help="Learning rate after the warm-up.", metavar="R")]
+Pixels = Annotated[str | None, typer.Option(help="Pixels: 224 or 224x160 (height × width).", metavar="S")]
+ConvertAt = Annotated[int | None, typer.Option(help="Train the CNN, convert at this epoch, go on.", metavar="EPOCH")]
+Anneal = Annotated[
+    str | None,
+    typer.Option(help="warmup: τ rises over the warm-up; none: it is 1 at once; hold: it stays.", metavar="HOW"),
+]
+Fraction = Annotated[
+    float | None, typer.Option(help="Class-balanced share of the training set; epochs × 1/F.", metavar="F")
+]
+Teacher = Annotated[str | None, typer.Option(help="Distil from `source` or another timm model.", metavar="MODEL")]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random.", metavar="N")]
+Workers = Annotated[int | None, typer.Option(help="Processes that load images.", metavar="N")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", metavar="D")]
+RefusedModelKwargs = Annotated[list[str] | None, typer.Option("--model-kwargs", hidden=True)]
+"""Taken only to be refused with a reason (`refusals`)."""
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that were given: those that are not None."""
+    return {name: value for name, value in options.items() if value is not None}
