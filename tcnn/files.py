@@ -143,6 +143,12 @@ def replacing(path: Path, force: bool = False) -> Iterator[Path]:
         folder_to_disk(path.parent)
 
 
+def write_atomically(path: Path, content: str | bytes, force: bool = False) -> None:
+    """Write a file, text as UTF-8: complete, or not at all. Raises as `replacing`."""
+    with replacing(path, force) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
 @contextmanager
 def temporary_at(path: Path) -> Iterator[Path]:
     """Context in which a file or directory may be made at `path`; it is removed at the end, however that comes."""

@@ -4,15 +4,14 @@ import json
 import sys
 from pathlib import Path
 
-from tcnn.files import replacing
+from tcnn.files import write_atomically
 from tcnn_api.app import create_app
 
 
 def main(path: Path) -> None:
     """Write the document."""
     text = json.dumps(create_app().openapi(), indent=2, ensure_ascii=False)
-    with replacing(path, force=True) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
+    write_atomically(path, text + "\n", force=True)
 
 
 if __name__ == "__main__":

@@ -217,8 +217,8 @@ def _maps(model: nn.Module, pictures: Pictures, query: tuple[float, float], show
     return found
 
 
-def layer_maps(at: AttentionAt, image: int = 0) -> LayerMaps:
-    """The attention maps of one image as plain numbers."""
+def layer_maps(at: AttentionAt) -> LayerMaps:
+    """The attention maps of the first image as plain numbers."""
 
     def plain(maps: Tensor) -> list[list[list[float]]]:
         return [[[round(w, DIGITS) for w in row] for row in head] for head in maps.cpu().double().tolist()]
@@ -228,7 +228,7 @@ def layer_maps(at: AttentionAt, image: int = 0) -> LayerMaps:
         padding=at.padding,
         query=at.query,
         gates=None if at.gate is None else at.gate.tolist(),
-        content=plain(at.content[image]),
-        positional=None if at.positional is None else plain(at.positional_of(image)),
-        combined=plain(at.combined[image]),
+        content=plain(at.content[0]),
+        positional=None if at.positional is None else plain(at.positional_of(0)),
+        combined=plain(at.combined[0]),
     )

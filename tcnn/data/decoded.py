@@ -15,7 +15,7 @@ from PIL import Image
 from tcnn.data.decode import Mode, UnreadableImage
 from tcnn.data.image_set import ImageSet
 from tcnn.data.sources.source import pack_names, stamp_of
-from tcnn.files import replacing
+from tcnn.files import replacing, write_atomically
 
 CHANNELS = {"RGB": 3, "L": 1}
 
@@ -73,10 +73,8 @@ def in_memory(data: ImageSet, file: Path) -> ImageSet:
             for index in range(len(data)):
                 found.append(_write(data, index, handle))
         shapes = numpy.array(found, numpy.int64).reshape(-1, 2)
-        with replacing(sizes, force=True) as temporary:  # last, so that sizes always speak of a whole file
-            temporary.write_text(
-                json.dumps({"digest": digest, "shapes": shapes.tolist(), "stamps": stamps}), encoding="utf-8"
-            )
+        record = {"digest": digest, "shapes": shapes.tolist(), "stamps": stamps}
+        write_atomically(sizes, json.dumps(record), force=True)  # last, so that sizes always speak of a whole file
     source = DecodedSource(file, shapes, pack_names(names), data.mode)
     return ImageSet(source, data.class_names, data.targets, data.mode, data.split)
 

@@ -108,7 +108,7 @@ class ClassScore(BaseModel):
     @property
     def top1_interval(self) -> Range | None:
         """What other images of the class might have given; None without images."""
-        return _interval(self.right, self.images)
+        return rounded_interval(self.right, self.images)
 
 
 class Score(BaseModel):
@@ -126,7 +126,7 @@ class Score(BaseModel):
     @property
     def top1_interval(self) -> Range | None:
         """What other images might have given."""
-        return _interval(self.right, self.images)
+        return rounded_interval(self.right, self.images)
 
 
 class Evaluation(Score):
@@ -139,7 +139,8 @@ class Evaluation(Score):
     unreadable_count: int
 
 
-def _interval(right: int, images: int) -> tuple[float, float] | None:
+def rounded_interval(right: int, images: int) -> tuple[float, float] | None:
+    """The limits of `share`, rounded as results have them; None without images."""
     if not images:
         return None
     found = share(right, images)

@@ -19,7 +19,7 @@ from tcnn.errors import EnvironmentFailure, TcnnError
 from tcnn.evaluation.comparing.before_after import BeforeAfter, Cost, Measured, Rate, Role, Row, counted, differences
 from tcnn.evaluation.comparing.single_images import illustrate, short_names
 from tcnn.evaluation.outcomes import Outcomes, outcomes
-from tcnn.files import replacing
+from tcnn.files import write_atomically
 from tcnn.folding.fold import fused
 from tcnn.models.running import gpsa_layers
 from tcnn.models.trace import evaluating, flops, input_shape, meta_copy, parameter_count
@@ -72,8 +72,7 @@ def before_and_after(run: FinishedRun, data: ImageSet, device: torch.device, rep
     )
     if found.differences:  # the one that is looked at first
         illustrate(found.differences[0].right_images + found.differences[0].wrong_images, data)
-    with replacing(out, force=True) as temporary:
-        temporary.write_text(found.model_dump_json(indent=1), encoding="utf-8")
+    write_atomically(out, found.model_dump_json(indent=1), force=True)
     return found
 
 

@@ -18,7 +18,7 @@ import os
 import shutil
 import tempfile
 
-from tcnn.files import link, replacing
+from tcnn.files import link, write_atomically
 
 
 def compute(asked: str, file: str = "") -> dict[str, Any]:
@@ -104,7 +104,6 @@ def write(attempt: str, name: str, out: str, room: str, names: str, images: str 
         page = report(name, images=images or None, names=json.loads(names))
         page = page.replace(folder, "").replace(images or folder, "the data set")
         page = page.replace(" (`tcnn report --images DIR`)", "")  # no advice for a command line that nobody has here
-        with replacing(Path(out), force=True) as temporary:
-            temporary.write_text(page, encoding="utf-8")
+        write_atomically(Path(out), page, force=True)
         os.chdir(room)
     return {"bytes": len(page)}

@@ -13,7 +13,7 @@ import pytest
 
 from tcnn import files
 from tcnn.errors import OutputError, StorageError
-from tcnn.files import check_file, check_output, make_directory, replacing, storage_errors
+from tcnn.files import check_file, check_output, make_directory, replacing, storage_errors, write_atomically
 
 
 class TestOneFile:
@@ -264,3 +264,14 @@ def test_large_files_reach_the_disk_slice_by_slice(tmp_path: Path, monkeypatch: 
     with files.replacing(tmp_path / "large", force=True) as temporary:
         temporary.write_bytes(b"y")
     assert (tmp_path / "large").read_bytes() == b"y"
+
+
+@pytest.mark.parametrize("content", ["τ = 1\n", b"\xff\r\n"])
+def test_a_text_or_bytes_at_once(tmp_path: Path, content: str | bytes) -> None:
+    write_atomically(tmp_path / "a", content)
+    assert (tmp_path / "a").read_bytes() == (content.encode() if isinstance(content, str) else content)
+    with pytest.raises(OutputError):
+        write_atomically(tmp_path / "a", "other")
+    write_atomically(tmp_path / "a", "other", force=True)
+    assert (tmp_path / "a").read_text(encoding="utf-8") == "other"
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]

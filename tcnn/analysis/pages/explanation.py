@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from tcnn.analysis.pages.page import pictures, template
 from tcnn.analysis.plots import style
 from tcnn.analysis.plots.gallery import NamedPlot
-from tcnn.files import replacing
+from tcnn.files import write_atomically
 from tcnn.verification.explanation import DECADES, Explanation
 from tcnn.version import __version__
 
@@ -37,9 +37,7 @@ def page(found: Explanation, reference: str, candidate: str) -> str:
 
 def write(found: Explanation, reference: str, candidate: str, file: Path, force: bool = False) -> None:
     """Write the page to a file; raises `OutputError` and `StorageError`."""
-    content = page(found, reference, candidate).encode()
-    with replacing(file, force) as temporary:
-        temporary.write_bytes(content)
+    write_atomically(file, page(found, reference, candidate), force)
 
 
 def by_layer(found: Explanation) -> Figure:

@@ -1,7 +1,6 @@
 """Pages of analysis as one HTML file: the template's environment and filters, and figures inside of the page."""
 
 import base64
-import unicodedata
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -72,10 +71,8 @@ def _own_names(svg: str, prefix: str) -> str:
 
 
 def _visible(value: Any) -> Any:
-    """Names without characters that are invisible or change the reading direction; other values unchanged."""
-    if not isinstance(value, str) or isinstance(value, Markup):
-        return value
-    return "".join(" " if unicodedata.category(each).startswith("C") else each for each in value)
+    """`style.visible` of names; other values unchanged."""
+    return style.visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _percent(value: Any) -> str:

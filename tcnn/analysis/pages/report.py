@@ -21,7 +21,7 @@ from tcnn.analysis.reading.rundirs import Epoch, Run, metadata, read_run
 from tcnn.arguments import typed
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError, TcnnError, one_line, shorten
-from tcnn.files import check_file, path_of, replacing
+from tcnn.files import check_file, path_of, write_atomically
 from tcnn.verification.report import VerificationReport
 from tcnn.version import __version__
 
@@ -75,8 +75,7 @@ def write(
         check_file(file, force)
     found = _read(run, images, evaluations)
     page = _page(found).encode()
-    with replacing(file, force) as temporary:
-        temporary.write_bytes(page)
+    write_atomically(file, page, force)
     return Written(run=str(run), report=str(file), bytes=len(page), missing=found.missing)
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from tcnn.analysis.plots import centres, locality, maps, robustness, style, training
 from tcnn.analysis.reading.evaluations import EvaluatedRow, improved
 from tcnn.analysis.records import Inspection
-from tcnn.files import make_directory, replacing
+from tcnn.files import make_directory, write_atomically
 
 
 class NamedPlot(NamedTuple):
@@ -107,8 +107,7 @@ def save(
         for picture in drawn:
             for kind in kinds:
                 written += style.write(picture.figure, out / picture.name, (kind,), force)
-        with replacing(out / "inspect.json", force) as temporary:
-            temporary.write_text(found.model_dump_json(indent=1), encoding="utf-8")
+        write_atomically(out / "inspect.json", found.model_dump_json(indent=1), force)
     except BaseException:
         if not force:  # all of them are new, and would be in the way of the next attempt
             for file in written:

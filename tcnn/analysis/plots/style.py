@@ -24,7 +24,7 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from tcnn.analysis.charts.bundle import attention, palette
-from tcnn.files import replacing
+from tcnn.files import write_atomically
 
 Format = Literal["png", "svg"]
 
@@ -72,15 +72,20 @@ def axes(ax: Axes, title: str = "", x: str = "", y: str = "") -> Axes:
 
 def label(text: object, width: int = 40) -> str:
     """A name from outside as plot text: on one line, shortened, and without markup."""
-    plain = "".join(" " if unicodedata.category(c).startswith("C") else c for c in str(text))
-    plain = "".join(c if ord(c) in _known() else "?" for c in " ".join(plain.split()))
+    plain = "".join(c if ord(c) in _glyphs() else "?" for c in " ".join(visible(str(text)).split()))
     if len(plain) > width:  # the end of a path or of a dotted name tells more than its start
         plain = "…" + plain[1 - width :]
     return (" " if plain.startswith("_") else "") + plain.replace("$", r"\$")
 
 
+def visible(text: str) -> str:
+    """Text with a space for every character that is invisible or changes the reading direction."""
+    return "".join(" " if unicodedata.category(c).startswith("C") else c for c in text)
+
+
 @cache
-def _known() -> frozenset[int]:
+def _glyphs() -> frozenset[int]:
+    """Code points that the font of the plots has."""
     return frozenset(get_font(findfont(FontProperties())).get_charmap())
 
 
@@ -139,8 +144,7 @@ def write(made: Figure, path: Path, kinds: Sequence[Format] = ("png", "svg"), fo
     written = []
     for kind in kinds:
         file = path.with_name(f"{path.name}.{kind}")
-        with replacing(file, force) as temporary:
-            temporary.write_bytes(_drawn(made, kind))
+        write_atomically(file, _drawn(made, kind), force)
         written.append(file)
     return written
 

@@ -102,13 +102,13 @@ def of_weights(name: str, path: Path) -> ModelInfo:
     if not isinstance(getattr(model, "conversion_report", None), ConversionReport):
         found = of_name(str(content.architecture))
         return found.model_copy(update={**own, "name": name, "parameters_before": None, "flops": None})
-    heats = [
+    temperatures = [
         float(tau)
         for layer in gpsa_layers(model).values()
         for tau in (layer.gate_temperature, layer.position_temperature)
     ]
     told = decoded(contents(model)[1])
-    return of_metadata(name, told, **own, temperature=(min(heats), max(heats)), tcnn_version=None)
+    return of_metadata(name, told, **own, temperature=(min(temperatures), max(temperatures)), tcnn_version=None)
 
 
 def _trained(content: "WeightsFile") -> Trained | None:

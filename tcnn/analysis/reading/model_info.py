@@ -49,8 +49,7 @@ class Trained(Record):
         """Between these other images might have put the accuracy: a 95 % score interval."""
         if self.top1 is None or not self.images:
             return None
-        found = scores.share(round(self.top1 * self.images), self.images)
-        return round(found.low, 6), round(found.high, 6)
+        return scores.rounded_interval(round(self.top1 * self.images), self.images)
 
 
 class ModelInfo(Record):

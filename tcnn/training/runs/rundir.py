@@ -21,7 +21,7 @@ from typing import Any
 
 from tcnn.config.finetune import RUNTIME
 from tcnn.errors import OutputError, RequestError
-from tcnn.files import check_output, make_directory, replacing, storage_errors
+from tcnn.files import check_output, make_directory, storage_errors, write_atomically
 
 FILES = (
     "metrics.jsonl", "summary.csv", "converted.safetensors", "best.safetensors", "last.safetensors",
@@ -158,8 +158,7 @@ class RunDirectory:
         self._write("summary.csv", text.getvalue())
 
     def _write(self, name: str, text: str) -> None:
-        with replacing(self.path / name, force=True) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_atomically(self.path / name, text, force=True)
 
 
 def _ends_mid_line(path: Path) -> bool:
