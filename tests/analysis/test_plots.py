@@ -21,6 +21,7 @@ from matplotlib.text import Text
 from PIL import Image
 from sampled import sampled
 
+from tcnn import files
 from tcnn.analysis.plots import centres, gallery, locality, maps, robustness, style, training
 from tcnn.analysis.plots.centres import animate, frames
 from tcnn.errors import OutputError, RequestError
@@ -242,3 +243,23 @@ def test_a_frame_for_every_epoch(tmp_path: Path) -> None:
 def test_a_run_without_centres_is_refused() -> None:
     with pytest.raises(RequestError, match="says nothing of centres"):
         frames([{"kind": "epoch", "epoch": 1}])
+
+
+@pytest.mark.parametrize("last", [1, 3])
+def test_an_interrupt_right_after_a_file_has_its_name_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    """After the first picture, and after inspect.json: either would be in the way of the next attempt."""
+    named: list[Path] = []
+
+    def interrupt(folder: Path) -> None:
+        named.append(folder)
+        if len(named) == last:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(files, "folder_to_disk", interrupt)
+    found = made_up.inspection(2, 1).model_copy(update={"pictures": []})
+    with pytest.raises(KeyboardInterrupt):
+        gallery.save(found, tmp_path, kinds=("png",))
+    assert len(named) == last
+    assert list(tmp_path.iterdir()) == []

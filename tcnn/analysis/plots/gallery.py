@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from tcnn.analysis.plots import centres, locality, maps, robustness, style, training
 from tcnn.analysis.reading.evaluations import EvaluatedRow, improved
 from tcnn.analysis.records import Inspection
-from tcnn.files import make_directory, write_atomically
+from tcnn.files import check_output, make_directory, write_atomically
 
 
 class NamedPlot(NamedTuple):
@@ -101,16 +101,22 @@ def save(
     Raises: `OutputError` for a file that exists, unless `force`; `StorageError`.
     """
     make_directory(out)
-    written: list[Path] = []
+    files: list[Path] = []
+
+    def new(file: Path) -> Path:
+        check_output(file, force)
+        files.append(file)  # before it is written: an interrupt may come when it has its name
+        return file
+
     drawn = chain(training_plots(metrics), inspection_plots(found), evaluation_plots(evaluated))
     try:
         for picture in drawn:
             for kind in kinds:
-                written += style.write(picture.figure, out / picture.name, (kind,), force)
-        write_atomically(out / "inspect.json", found.model_dump_json(indent=1), force)
+                style.write(picture.figure, new(out / f"{picture.name}.{kind}").with_suffix(""), (kind,), force)
+        write_atomically(new(out / "inspect.json"), found.model_dump_json(indent=1), force)
     except BaseException:
         if not force:  # all of them are new, and would be in the way of the next attempt
-            for file in written:
+            for file in files:
                 file.unlink(missing_ok=True)
         raise
-    return [*written, out / "inspect.json"]
+    return files
