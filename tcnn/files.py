@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tcnn.errors import OutputError, RequestError, StorageError
+from tcnn.signals import heed
 from tcnn.starting import last_deeds
 
 SLICE = 2**22
@@ -105,6 +106,7 @@ def directory_for(path: Path) -> Iterator[None]:
     make_directory(path)
     try:
         yield
+        heed()
     except BaseException:
         for place in made:
             with suppress(OSError):
@@ -133,6 +135,7 @@ def replacing(path: Path, force: bool = False) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     with temporary_at(temporary), storage_errors(given):
         yield temporary
+        heed()
         if temporary.is_dir():
             _replace_directory(temporary, path)
         elif _is_directory(path):

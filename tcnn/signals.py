@@ -1,15 +1,17 @@
 """Signal handling of a command: SIGINT, SIGTERM and SIGHUP raise an exception that unwinds the stack.
 
 The first signal unwinds what runs, so that nothing is left half-written; a second one ends the process at once, and
-what is half-written is removed all the same. While libraries are loaded nothing has been begun, and the first one ends
-it at once: an exception raised in an import may pass through C++, which aborts the process, or through a library that
-takes it for a module that is not installed.
+what is half-written is removed all the same. What is raised may get lost in a library; the command that goes on
+finishes no output then, and ends as one that was interrupted, whatever it has come to. While libraries are loaded
+nothing has been begun, and the first one ends it at once: an exception raised in an import may pass through C++, which
+aborts the process, or through a library that takes it for a module that is not installed.
 """
 
 import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -30,6 +32,7 @@ class _State:
     process = os.getpid()
     loading = False
     raised = False
+    taken_over = False
     imports = 0
     alarm: Any = None
 
@@ -41,7 +44,8 @@ def unwinding(leaving: bool) -> Iterator[None]:
     With `leaving` the process ends afterwards, and a signal ends at once what Python does on its way out.
     """
     received.clear()
-    _State.process, _State.raised, _State.imports = os.getpid(), False, _imports(sys._getframe())
+    _State.process, _State.imports = os.getpid(), _imports(sys._getframe())
+    _State.raised = _State.taken_over = False
     before = {signal.SIGTERM: signal.signal(signal.SIGTERM, _ask)}
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup has it ignored
         before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _ask)
@@ -73,7 +77,19 @@ def nothing_begun() -> Iterator[None]:
 def take_over() -> int | None:
     """The signal received that has not ended the command, if there is one, for a handler that now takes its place."""
     _forget()
+    _State.taken_over = bool(received)
     return received[0] if received else None
+
+
+def pending() -> bool:
+    """Whether a signal was received that nobody has taken over, so that the command is to end as interrupted."""
+    return bool(received) and not _State.taken_over and os.getpid() == _State.process
+
+
+def heed() -> None:
+    """Unwind if that is pending, and what was raised has got lost; called before an output gets its name."""
+    if pending() and threading.current_thread() is threading.main_thread():
+        _unwind(sys._getframe())
 
 
 def is_importing(frame: FrameType | None, but: int = 0) -> bool:

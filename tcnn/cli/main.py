@@ -23,7 +23,7 @@ from tcnn.cli.options.spellings import TAKES_TIMMS, timms
 from tcnn.cli.output import console
 from tcnn.errors import EnvironmentFailure, Stopped, StorageError, TcnnError, one_line, out_of_memory, shorten
 from tcnn.processes import QuickExit
-from tcnn.signals import received, unwinding
+from tcnn.signals import pending, received, unwinding
 
 INTERRUPTED = 130
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -96,6 +96,8 @@ def _run(arguments: list[str], debug: bool) -> int:
         message = f"unexpected {type(error).__name__}: {error}; run again with --debug and report what it shows"
         _show("InternalError", message, arguments, error if debug else None)
         return 1
+    if pending():  # it got lost in a library: who asked for an end is not told that all is done
+        return _interrupted(received[0])
     if code == INTERRUPTED:  # typer turns Ctrl-C into this code
         return _interrupted(signal.SIGINT)
     return code if isinstance(code, int) else 0

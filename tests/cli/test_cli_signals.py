@@ -225,3 +225,68 @@ def starting(folder: Path, hook: str, *words: str) -> Ended:
         (sys.executable, *words), env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False,
         timeout=50,
     )  # fmt: skip
+
+
+FINISHED = """
+from tcnn.files import directory_for
+try:
+    signal.raise_signal(NUMBER)
+except BaseException:
+    print("lost", flush=True)
+signal.setitimer(signal.ITIMER_REAL, 0)  # as if it were finished before it is raised anew
+WRITES
+return
+"""
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("writes", "left"),
+    [
+        ("", []),
+        ('with replacing(Path("out")) as temporary:\n    temporary.write_text("whole")', []),
+        ('with directory_for(Path("out")):\n    print("drawn")', []),
+        ('Path("drawn").write_text("whole")', ["drawn"]),
+    ],
+    ids=["nothing", "file", "directory", "no name of ours"],
+)
+def test_what_got_lost_ends_a_command_that_is_finished_as_interrupted(
+    tmp_path: Path, name: str, code: int, said: str, writes: str, left: list[str]
+) -> None:
+    """It ended with 0, and with its files, if it took less than the two seconds until it is raised again."""
+    done = ended(tmp_path, name, FINISHED.replace("WRITES", writes))
+    assert (done.returncode, done.stderr) == (code, said)
+    assert [path.name for path in tmp_path.iterdir()] == left
+
+
+TAKEN_OVER = """
+try:
+    signal.raise_signal(NUMBER)
+except BaseException:
+    print("lost", flush=True)
+assert signals.take_over() == NUMBER
+with replacing(Path("resume")) as temporary:
+    temporary.write_text("whole")
+return
+"""
+
+
+def test_what_a_training_has_taken_over_does_not_keep_it_from_saving(tmp_path: Path) -> None:
+    done = ended(tmp_path, "SIGTERM", TAKEN_OVER)
+    assert (done.returncode, done.stdout) == (0, "lost\n")
+    assert (tmp_path / "resume").read_text() == "whole"
+
+
+UNWINDING = """
+try:
+    signal.raise_signal(NUMBER)
+finally:
+    with replacing(Path("saved")) as temporary:
+        temporary.write_text("whole")
+"""
+
+
+def test_what_is_saved_while_it_unwinds_is_saved(tmp_path: Path) -> None:
+    done = ended(tmp_path, "SIGTERM", UNWINDING)
+    assert (done.returncode, done.stderr) == (143, "")
+    assert (tmp_path / "saved").read_text() == "whole"
