@@ -64,18 +64,6 @@ async def service(request: Request) -> Service:
 ServiceDep = Annotated[Service, Depends(service)]
 
 
-async def _settings(parts: ServiceDep) -> ApiSettings:
-    return parts.settings
-
-
-async def _home(parts: ServiceDep) -> Home:
-    return parts.home
-
-
-async def _artifacts(parts: ServiceDep) -> Artifacts:
-    return parts.artifacts
-
-
 async def _store(parts: ServiceDep) -> Store:
     return parts.store
 
@@ -119,9 +107,6 @@ async def _job_id(
         raise JobNotFound(no_such("job", id, "jobs")) from error
 
 
-SettingsDep = Annotated[ApiSettings, Depends(_settings)]
-HomeDep = Annotated[Home, Depends(_home)]
-ArtifactsDep = Annotated[Artifacts, Depends(_artifacts)]
 StoreDep = Annotated[Store, Depends(_store)]
 Tenant = Annotated[str, Depends(_tenant)]
 Reach = Annotated[str | None, Depends(_reach)]

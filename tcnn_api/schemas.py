@@ -129,10 +129,9 @@ def _result(job: Job) -> ResultView | None:
 
 def files(job: Job) -> list[FileView]:
     """Everything of a job that can be downloaded."""
-    found = job.result.files if job.result else ()
     return [
         FileView(name=file.name, url=f"/jobs/{job.id}/files/{file.name}", size=file.size, sha256=file.sha256)
-        for file in found
+        for file in job.files
     ]
 
 

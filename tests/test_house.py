@@ -69,6 +69,7 @@ SMALL = {
     "tcnn_api/document.py": "a process of its own",
     "tcnn_api/routes/models.py": "a resource of its own",
     "tcnn_jobs/logs.py": "what server and workers configure alike",
+    "tcnn_jobs/store/reading/snapshot.py": "a leaf of two files that read the queue",
     "tests/deploy/deployed.py": "a leaf of six files of tests",
     "tests/gpu/test_kernels.py": "a process of its own, beside those of the other files there",
     "tests/helpers/sampled.py": "a leaf of seventy files of tests, without torch",

@@ -140,10 +140,9 @@ def _model(parts: Service, request: TransformRequest | FinetuneRequest, resolved
         return request.model, ""
     job, checkpoint = resolved.jobs.get("job"), resolved.checkpoints.get("checkpoint")
     if job is not None:
-        found = job.result.checkpoint if job.result else None
-        if found is None:
+        if job.checkpoint is None:
             raise Refused("job", f"{job.id}: it is {job.status}; only what has made its checkpoint can be planned with")
-        return job.id, str(parts.artifacts.path(parts.artifacts.file(found)))
+        return job.id, str(parts.artifacts.path(parts.artifacts.file(job.checkpoint)))
     if checkpoint is not None:
         return checkpoint.id, str(parts.artifacts.path(parts.artifacts.upload(checkpoint)))
     return request.label, ""
@@ -168,7 +167,7 @@ def _parameters(name: str, resolved: Resolved) -> int:
     if entry is not None:
         return max(entry.parameters, entry.converted_parameters or 0)
     sizes = [upload.size for upload in resolved.checkpoints.values()]
-    sizes += [job.result.checkpoint.size for job in resolved.jobs.values() if job.result and job.result.checkpoint]
+    sizes += [job.checkpoint.size for job in resolved.jobs.values() if job.checkpoint is not None]
     largest = max((one.parameters for one in catalogue.entries().values()), default=0)
     return max(sizes) // 4 if sizes else largest // 4
 

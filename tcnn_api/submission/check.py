@@ -112,7 +112,7 @@ def _check_weights(field: str, entry: Entry, hint: str) -> None:
 def _check_job(field: str, job: Job) -> None:
     """It has made a checkpoint, or may make one."""
     _check_goes_on(field, job)
-    makes_none = job.kind is Kind.EVALUATE if job.result is None else job.result.checkpoint is None
+    makes_none = job.kind is Kind.EVALUATE if job.result is None else job.checkpoint is None
     if makes_none:
         raise Refused(field, f"{job.id}: this job makes no checkpoint; name a transform or finetune job")
 

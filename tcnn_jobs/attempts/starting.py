@@ -76,6 +76,6 @@ def _model(reference: ModelReference, store: Store, artifacts: Artifacts, owner:
 
 def checkpoint_of(job: Job) -> Artifact:
     """The checkpoint that a job made; raises `WrongState` if it has none."""
-    if job.result is None or job.result.checkpoint is None:
+    if job.checkpoint is None:
         raise WrongState(f"{job.id}: expected a succeeded job with a checkpoint, found one that is {job.status}")
-    return job.result.checkpoint
+    return job.checkpoint

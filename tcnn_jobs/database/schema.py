@@ -35,6 +35,7 @@ from sqlalchemy import (
     literal_column,
     text,
 )
+from sqlalchemy.sql.elements import ColumnElement
 
 from tcnn_jobs.database.dialects import Document, Number
 
@@ -85,6 +86,13 @@ jobs = Table(
 share_owner = jobs.c.owner + literal_column("''", Text)
 share_number = jobs.c.number + literal_column("0", Integer)
 """A job's owner and number as `jobs_share` has them, and no other index: see `shares`."""
+
+
+def has_status(status: str) -> ColumnElement[bool]:
+    """Whether a job has a status, a literal: a plan for any status would take all of them for equally frequent."""
+    return jobs.c.status == literal_column(f"'{status}'", Text)
+
+
 # The next job of every tenant is the first of its rows in this index, and places in the queue are counted in it;
 # heartbeats change no column of it.
 Index("jobs_share", jobs.c.status, jobs.c.priority.desc(), share_owner, share_number, jobs.c.not_before)

@@ -104,8 +104,7 @@ def clean(home: Home, job: Job) -> None:
 
 def winner(job: Job) -> int:
     """The claim (attempt) whose files were published as the job's result."""
-    files = job.result.files if job.result else ()
-    return int(files[0].path.split("/")[1]) if files else job.claim
+    return int(job.files[0].path.split("/")[1]) if job.files else job.claim
 
 
 def sweep_shared(store: Store, settings: QueueSettings, artifacts: Artifacts) -> None:
@@ -183,8 +182,7 @@ def _sweep_job(
         manifests = {claim: there[claim] for claim in keep_all}
     kept = {manifest_key(job.id, claim) for claim in manifests}
     kept |= {file_key(file) for manifest in manifests.values() for file in manifest.files}
-    if job.result is not None:
-        kept |= {file_key(file) for file in job.result.files}
+    kept |= {file_key(file) for file in job.files}
     gone = [key for key in named if key not in kept and (named[key].claim not in manifests or _old(key, found, now))]
     artifacts.bucket.remove(*gone)
 

@@ -153,6 +153,20 @@ class Job(Model):
         """Whether nothing more will happen unless its owner resumes it."""
         return self.status in TERMINAL
 
+    @property
+    def checkpoint(self) -> Artifact | None:
+        """The checkpoint of its result, if it has one."""
+        return None if self.result is None else self.result.checkpoint
+
+    @property
+    def files(self) -> tuple[Artifact, ...]:
+        """The files of its result; none before it has succeeded."""
+        return () if self.result is None else self.result.files
+
+    def file(self, name: str) -> Artifact | None:
+        """The file of its result with this name, if there is one."""
+        return next((file for file in self.files if file.name == name), None)
+
 
 class NewJob(Model):
     """A job before it is queued; what the fields mean, `Job` says."""

@@ -17,7 +17,6 @@ from sqlalchemy import (
     delete,
     exists,
     func,
-    literal_column,
     not_,
     or_,
     select,
@@ -26,7 +25,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from tcnn_jobs.database.dialects import now, upsert
 from tcnn_jobs.database.engine import Database
-from tcnn_jobs.database.schema import jobs, leases, workers
+from tcnn_jobs.database.schema import has_status, jobs, leases, workers
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.model.operation import WorkerInfo, WorkerState
 
@@ -47,7 +46,7 @@ PRESENT: ColumnElement[bool] = workers.c.heartbeat_at > now() - case(
 _DEAD = and_(workers.c.heartbeat_at < now() - KEPT, not_(PRESENT))
 _BUSY = (
     select(jobs.c.worker, func.sum(jobs.c.slots).label("slots"))
-    .where(jobs.c.status == literal_column(f"'{Status.RUNNING}'", Text))
+    .where(has_status(Status.RUNNING))
     .group_by(jobs.c.worker)
 )
 _KEEPER = select(leases.c.holder).where(leases.c.name == HOUSE)
@@ -114,17 +113,7 @@ def heard(connection: Connection, seconds: float) -> list[WorkerInfo]:
 
 
 def _as_worker(row: Row[Any]) -> WorkerInfo:
-    return WorkerInfo(
-        name=row.name,
-        host=row.host,
-        slots=row.slots,
-        version=row.version,
-        gpus=tuple(row.gpus),
-        lease=row.lease,
-        heartbeat_at=row.heartbeat_at,
-        started_at=row.started_at,
-        request_version=row.request_version,
-    )
+    return WorkerInfo.model_validate(row, from_attributes=True)
 
 
 def others(connection: Connection, name: str, slots: int) -> bool:

@@ -20,7 +20,6 @@ from tcnn_jobs.store.changes import find
 MOST = 50
 """Links to one job that are valid at once."""
 _VALID = and_(shares.c.revoked_at.is_(None), shares.c.expires_at > now())
-_FIELDS = tuple(Share.model_fields)
 
 
 class Shares(Database):
@@ -86,4 +85,4 @@ class Shares(Database):
 
 
 def _as_share(row: Row[Any]) -> Share:
-    return Share(**{name: getattr(row, name) for name in _FIELDS})
+    return Share.model_validate(row, from_attributes=True)

@@ -13,8 +13,6 @@ from tcnn_jobs.model.naming import no_such, storable
 from tcnn_jobs.store.accounts import ledger, quotas
 from tcnn_jobs.store.needs import refuse_if_needed
 
-FIELDS = tuple(Upload.model_fields)
-
 
 class Uploads(Database):
     """The rows of uploads; their files are the business of whoever calls."""
@@ -82,7 +80,7 @@ class Uploads(Database):
 
 
 def _as_upload(row: Row[Any]) -> Upload:
-    return Upload(**{name: getattr(row, name) for name in FIELDS})
+    return Upload.model_validate(row, from_attributes=True)
 
 
 def _not_found(id: str, kind: str) -> UploadNotFound:

@@ -98,7 +98,7 @@ def _members(artifacts: Artifacts, job: Job, principal: Principal) -> list[Membe
     """Raises `NotFound` if a file is gone, before anything is sent."""
     told = json.dumps(seen_by(principal, JobView.of(job)).model_dump(mode="json"), indent=1).encode()
     members = [Member("job.json", len(told), partial(io.BytesIO, told))]
-    for file in job.result.files if job.result else ():
+    for file in job.files:
         _open(artifacts, file).close()
         members.append(Member(file.name, file.size, partial(_open, artifacts, file)))
     for attempt in reversed(artifacts.attempts(job.id)):

@@ -14,10 +14,8 @@ from tcnn.errors import RequestError
 from tcnn_api.deps import AUTHENTICATED, JobId, Service, ServiceDep, Tenant
 from tcnn_api.description.examples import answer
 from tcnn_api.description.openapi import problems
-from tcnn_api.errors import NotFound, Refused, TooManyAtOnce
-from tcnn_api.middleware import PICTURE
-from tcnn_api.routes.jobs.files import succeeded
-from tcnn_api.routes.jobs.predict import began_with
+from tcnn_api.errors import Refused
+from tcnn_api.routes.jobs.pictures import IMAGE_BODY, ask_about, ask_about_body, began_with, own_checkpoint
 from tcnn_jobs.errors import UploadNotFound
 from tcnn_jobs.model.jobs import Kind
 
@@ -107,7 +105,6 @@ _IMAGE = {
 _MAPS = {"name": "layer4.0.conv1", "size": [1, 2], "padding": [0, 0, 0, 0], "query": [0, 0], "gate": [0.73],
          "temperature": 1.0, "centres": [[0.0, 0.4]], "radii": [[0.83, 1.52]]}  # fmt: skip
 _ANSWER = {"says": _IMAGE["says"], "layers": [{**_MAPS, "content": "AAAAPwAAAD8=", "positional": "AACAPwAAAAA="}]}
-_BYTES = {"schema": {"type": "string", "format": "binary"}}
 
 
 @router.post(
@@ -119,7 +116,7 @@ _BYTES = {"schema": {"type": "string", "format": "binary"}}
     openapi_extra={
         "requestBody": {
             "description": "A picture in any of PIL's formats, at most 32 MiB; none with `dataset`.",
-            "content": {"application/octet-stream": _BYTES, "image/*": _BYTES},
+            "content": IMAGE_BODY,
         }
     },
 )
@@ -138,27 +135,14 @@ async def look(
 
     The first picture of a model takes seconds, since the model is loaded; what is asked of it takes milliseconds.
     """
-    checkpoint = await parts.pools.storage.run(owner, _checkpoint, parts, job, owner)
+    _, checkpoint = await parts.pools.storage.run(owner, own_checkpoint, parts, job, owner)
     asked: dict[str, Any] = {"do": "open"}
-    if dataset is not None:
-        asked |= {
-            "folder": str(await parts.pools.storage.run(owner, _folder, parts, dataset, owner)),
-            "number": number,
-            "file": file,
-        }
-    length = request.headers.get("content-length", "")
-    size = 0 if dataset is not None else int(length) if length.isdigit() else PICTURE
-    async with parts.pools.pictures.hold(owner, size):
-        content = b"" if dataset is not None else await request.body()
-        if dataset is None and not content:
-            raise Refused("body", "expected a picture, found nothing; send its bytes, or name a dataset")
-        try:
-            async with parts.pools.looks.take(owner):
-                found = await parts.explorers.ask(job, checkpoint, asked, content)
-        except TooManyAtOnce:
-            raise
-        except RequestError as error:
-            raise Refused("body" if dataset is None else "dataset", str(error)) from error
+    if dataset is None:
+        found = await ask_about_body(request, parts, owner, job, checkpoint, asked, ", or name a dataset")
+    else:
+        folder = await parts.pools.storage.run(owner, _folder, parts, dataset, owner)
+        asked |= {"folder": str(folder), "number": number, "file": file}
+        found = await ask_about("dataset", b"", parts, owner, job, checkpoint, asked)
     others = await parts.pools.storage.run(owner, _others, parts, job, owner)
     content = found.rstrip()[:-1] + f', "checkpoints": {json.dumps(list(others))}}}'.encode()
     return Response(content, 201, media_type="application/json")
@@ -188,7 +172,7 @@ async def ask(
 
     The first question about another checkpoint loads it, and one at another temperature puts the image through anew.
     """
-    own = await parts.pools.storage.run(owner, _checkpoint, parts, job, owner)
+    _, own = await parts.pools.storage.run(owner, own_checkpoint, parts, job, owner)
     asked: dict[str, Any] = {"do": "at", "image": image, "y": y, "x": x, "temperature": temperature}
     if checkpoint is not None:
         others = await parts.pools.storage.run(owner, _others, parts, job, owner)
@@ -200,32 +184,19 @@ async def ask(
     return Response(await parts.explorers.ask(job, own, asked), media_type="application/json")
 
 
-def _checkpoint(parts: Service, job: str, owner: str) -> Path:
-    found = succeeded(parts.store.get(job, owner))
-    file = found.result.checkpoint if found.result else None
-    if file is None:
-        raise NotFound(f"{job}: this job made no checkpoint; name a transform or finetune job")
-    return parts.artifacts.path(parts.artifacts.file(file))
-
-
 def _others(parts: Service, job: str, owner: str) -> dict[str, str]:
     """Where the run's other checkpoints with attention lie, in the order of time: what it began with, its last one."""
     found = parts.store.get(job, owner)
-    files = {one.name: one for one in found.result.files} if found.result else {}
     others = {}
     if found.kind is Kind.TRANSFORM and found.request.get("finetune") is None:
         return {}  # it began and ended with one file
     start = began_with(parts, found, owner)
     if "path" in start:
         others["start"] = start["path"]
-    if (
-        LAST in files
-        and found.result
-        and found.result.checkpoint
-        and files[LAST].sha256 != found.result.checkpoint.sha256
-    ):
+    last = found.file(LAST)
+    if last is not None and found.checkpoint is not None and last.sha256 != found.checkpoint.sha256:
         with suppress(RequestError):
-            others["last"] = str(parts.artifacts.path(parts.artifacts.file(files[LAST])))
+            others["last"] = str(parts.artifacts.path(parts.artifacts.file(last)))
     return others
 
 

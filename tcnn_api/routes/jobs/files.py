@@ -71,10 +71,10 @@ async def checkpoint(
 ) -> Response:
     """Download the checkpoint, a safetensors file for `tcnn.load`. Supports `Range`, `If-Range` and `If-None-Match`."""
     found = succeeded(await to_thread.run_sync(parts.store.get, job, owner))
-    file = found.result.checkpoint if found.result else None
-    if file is None:
+    if found.checkpoint is None:
         raise NotFound(f"{job}: this job made no checkpoint; GET /jobs/{job}/checkpoints lists its files")
-    return await _download(request, parts, own, file, download_name(found, file), redirect)
+    name = download_name(found, found.checkpoint)
+    return await _download(request, parts, own, found.checkpoint, name, redirect)
 
 
 @router.get(
@@ -97,10 +97,10 @@ async def file(
 ) -> Response:
     """Download a file of the result by name, with the same headers as the checkpoint."""
     found = succeeded(await to_thread.run_sync(parts.store.get, job, owner))
-    for one in found.result.files if found.result else ():
-        if one.name == name:
-            return await _download(request, parts, own, one, file_name(found, name), redirect)
-    raise NotFound(f"{job}: no file of this name; GET /jobs/{job}/checkpoints lists them")
+    chosen = found.file(name)
+    if chosen is None:
+        raise NotFound(f"{job}: no file of this name; GET /jobs/{job}/checkpoints lists them")
+    return await _download(request, parts, own, chosen, file_name(found, name), redirect)
 
 
 @router.get(

@@ -7,16 +7,10 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from tcnn.errors import RequestError
 from tcnn_api.deps import AUTHENTICATED, JobId, Service, ServiceDep, Tenant
 from tcnn_api.description.examples import answer
 from tcnn_api.description.openapi import problems
-from tcnn_api.errors import NotFound, Refused, TooManyAtOnce
-from tcnn_api.middleware import PICTURE
-from tcnn_api.routes.jobs.files import succeeded
-from tcnn_jobs.artifacts.base import Reference
-from tcnn_jobs.errors import JobNotFound, UploadNotFound
-from tcnn_jobs.model.jobs import Job, Kind
+from tcnn_api.routes.jobs.pictures import IMAGE_BODY, ask_about_body, began_with, model_at, own_checkpoint
 
 router = APIRouter(prefix="/jobs", tags=["attention"], dependencies=AUTHENTICATED)
 
@@ -24,7 +18,7 @@ ROLES = (
     "`cnn`: the CNN that was converted, with its own classes; `before`: the T-CNN that the job went on with; "
     "`tuned_cnn`: the CNN, fine-tuned in the same way; `t_cnn`: the job's T-CNN."
 )
-BASELINE, CONVERTED = "baseline.safetensors", "converted.safetensors"
+BASELINE = "baseline.safetensors"
 
 
 class GuessView(BaseModel):
@@ -69,7 +63,6 @@ _ANSWER = {
     ],
     "same_first_guess": True,
 }
-_BYTES = {"schema": {"type": "string", "format": "binary"}}
 
 
 @router.post(
@@ -80,7 +73,7 @@ _BYTES = {"schema": {"type": "string", "format": "binary"}}
     openapi_extra={
         "requestBody": {
             "description": "An image in any of PIL's formats, at most 32 MiB.",
-            "content": {"application/octet-stream": _BYTES, "image/*": _BYTES},
+            "content": IMAGE_BODY,
             "required": True,
         }
     },
@@ -98,59 +91,16 @@ async def predict(
     is there, `missing` says so. The first image of a model takes seconds, since the models are loaded.
     """
     own, others = await parts.pools.storage.run(owner, _models, parts, job, owner)
-    length = request.headers.get("content-length", "")
-    async with parts.pools.pictures.hold(owner, int(length) if length.isdigit() else PICTURE):
-        content = await request.body()
-        if not content:
-            raise Refused("body", "expected an image, found nothing; send its bytes")
-        asked = {"do": "predict", "others": others, "top": top}
-        try:
-            async with parts.pools.looks.take(owner):
-                found = await parts.explorers.ask(job, own, asked, content)
-        except TooManyAtOnce:
-            raise
-        except RequestError as error:
-            raise Refused("body", str(error)) from error
+    asked = {"do": "predict", "others": others, "top": top}
+    found = await ask_about_body(request, parts, owner, job, own, asked)
     return Response(found, media_type="application/json")
 
 
 def _models(parts: Service, job: str, owner: str) -> tuple[Path, list[dict[str, str]]]:
-    """The job's checkpoint, which is on this host now, and the models beside it as the process is told of them."""
-    found = succeeded(parts.store.get(job, owner))
-    file = found.result.checkpoint if found.result else None
-    if file is None:
-        raise NotFound(f"{job}: this job made no checkpoint; name a transform or finetune job")
-    files = {one.name: one for one in found.result.files} if found.result else {}
+    """The job's checkpoint, and the models beside it as the process is told of them."""
+    found, checkpoint = own_checkpoint(parts, job, owner)
     beside = [began_with(parts, found, owner)]
-    if BASELINE in files:
-        beside.append(_at(parts, "tuned_cnn", parts.artifacts.file(files[BASELINE])))
-    return parts.artifacts.path(parts.artifacts.file(file)), beside
-
-
-def began_with(parts: Service, job: Job, owner: str) -> dict[str, str]:
-    """What a job began with: the `path` of a checkpoint, the `name` of a timm model, or why it is `missing`."""
-    files = {one.name: one for one in job.result.files} if job.result else {}
-    converted = files.get(CONVERTED) if job.kind is Kind.TRANSFORM else None
-    if converted is not None:
-        return _at(parts, "cnn", parts.artifacts.file(converted))
-    asked = job.request
-    try:
-        if asked.get("job"):
-            before = parts.store.get(asked["job"], owner).result
-            if before is not None and before.checkpoint is not None:
-                return _at(parts, "cnn", parts.artifacts.file(before.checkpoint))
-        elif asked.get("checkpoint"):
-            upload = parts.store.upload(asked["checkpoint"], "checkpoint", owner)
-            return _at(parts, "cnn", parts.artifacts.upload(upload))
-        elif asked.get("pretrained", True) and asked.get("model"):
-            return {"role": "cnn", "name": asked["model"]}
-    except (JobNotFound, UploadNotFound):
-        pass
-    return {"role": "cnn", "missing": "what this job began with is no longer on the server"}
-
-
-def _at(parts: Service, role: str, reference: Reference) -> dict[str, str]:
-    try:
-        return {"role": role, "path": str(parts.artifacts.path(reference))}
-    except RequestError:
-        return {"role": role, "missing": "its checkpoint is no longer on the server"}
+    baseline = found.file(BASELINE)
+    if baseline is not None:
+        beside.append(model_at(parts, "tuned_cnn", parts.artifacts.file(baseline)))
+    return checkpoint, beside

@@ -67,7 +67,7 @@ async def report(job: JobId, parts: ServiceDep, owner: Reach, own: Tenant) -> Re
 
 async def _make(parts: Service, job: Job, attempt: Path, page: Path, own: str, names: str) -> None:
     images = await parts.pools.storage.run(own, _images, parts, job)
-    size = job.result.checkpoint.size if job.result and job.result.checkpoint else 0
+    size = 0 if job.checkpoint is None else job.checkpoint.size
     try:
         await ask(
             "tcnn_jobs.confined.reports", "write", str(attempt), job.id, str(page), str(parts.home.incoming), names,
@@ -92,7 +92,7 @@ def _names(store: Store, job: Job) -> dict[str, str]:
 
 def _images(parts: Service, job: Job) -> str:
     """Where the job's data set lies, if it is an uploaded one; else nothing."""
-    if job.result is None or job.result.checkpoint is None:
+    if job.checkpoint is None:
         return ""  # without a model there is no attention to show
     name = str(job.request.get("dataset") or (job.request.get("finetune") or {}).get("dataset") or "")
     try:

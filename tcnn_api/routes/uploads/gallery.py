@@ -8,7 +8,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from tcnn.files import replacing, storage_errors
+from tcnn.files import write_atomically
 from tcnn.version import __version__
 from tcnn_api.deps import AUTHENTICATED, Reach, Service, ServiceDep, Tenant
 from tcnn_api.description.examples import answer, listed
@@ -138,5 +138,4 @@ def _folder(parts: Service, upload: Upload) -> Path:
 
 
 def _keep(path: Path, found: dict[str, Any]) -> None:
-    with storage_errors(path), replacing(path, force=True) as temporary:
-        temporary.write_text(json.dumps(found), encoding="utf-8")
+    write_atomically(path, json.dumps(found), force=True)

@@ -18,9 +18,8 @@ from tcnn_jobs.store.accounts import ledger, quotas
 
 MINUTE = 60.0
 """Shortest interval, in seconds, between two updates of a key's `used_at`."""
-_FIELDS = tuple(name for name in ApiKey.model_fields if name != "valid")
 _VALID = and_(api_keys.c.revoked_at.is_(None), or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now()))
-_LOOK: Any = select(*(api_keys.c[name] for name in _FIELDS), _VALID.label("valid"))
+_LOOK: Any = select(*(api_keys.c[name] for name in ApiKey.model_fields if name != "valid"), _VALID.label("valid"))
 _LONG_AGO = or_(api_keys.c.used_at.is_(None), api_keys.c.used_at < now() - MINUTE)
 
 
@@ -93,4 +92,4 @@ class ApiKeys(Database):
 
 
 def _as_key(row: Row[Any]) -> ApiKey:
-    return ApiKey(**{name: getattr(row, name) for name in _FIELDS}, valid=bool(row.valid))
+    return ApiKey.model_validate(row, from_attributes=True)

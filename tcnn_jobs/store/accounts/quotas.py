@@ -17,14 +17,13 @@ from sqlalchemy import (
     delete,
     func,
     insert,
-    literal_column,
     select,
     update,
 )
 
 from tcnn_jobs.database.dialects import now, upsert
 from tcnn_jobs.database.engine import Database
-from tcnn_jobs.database.schema import SHARDS, jobs, stored, tenants, usage
+from tcnn_jobs.database.schema import SHARDS, has_status, jobs, stored, tenants, usage
 from tcnn_jobs.errors import BytesExceeded, QuotaExceeded
 from tcnn_jobs.model.accounts import DAYS, Quotas, Tenant, Use
 from tcnn_jobs.model.jobs import Status, Upload
@@ -40,8 +39,7 @@ _LOCKED = _TENANT.with_for_update(key_share=True)
 
 
 def _count(status: Status) -> Any:
-    same = jobs.c.status == literal_column(f"'{status}'")
-    return select(func.count()).select_from(jobs).where(jobs.c.owner == bindparam("tenant"), same)
+    return select(func.count()).select_from(jobs).where(jobs.c.owner == bindparam("tenant"), has_status(status))
 
 
 _QUEUED, _RUNNING = _count(Status.QUEUED), _count(Status.RUNNING)
@@ -55,7 +53,7 @@ _DAYS = (
 # Until its worker was last heard of: one that is silent may be gone, and then nothing of it is charged.
 _WORKED = case((jobs.c.heartbeat_at > jobs.c.started_at, jobs.c.heartbeat_at - jobs.c.started_at), else_=0.0)
 _UNDER_WAY = select(func.sum(_WORKED * jobs.c.slots)).where(
-    jobs.c.owner == bindparam("tenant"), jobs.c.status == literal_column(f"'{Status.RUNNING}'")
+    jobs.c.owner == bindparam("tenant"), has_status(Status.RUNNING)
 )
 
 
@@ -128,7 +126,7 @@ def may_start(connection: Connection, tenant: str) -> bool:
     return (
         row is None
         or row.max_running is None
-        or (connection.scalar(_RUNNING, {"tenant": tenant}) or 0) < (row.max_running)
+        or (connection.scalar(_RUNNING, {"tenant": tenant}) or 0) < row.max_running
     )
 
 

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Integer, Row, Text, bindparam, func, literal_column, select, update
+from sqlalchemy import Connection, Integer, Row, Text, bindparam, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from tcnn_jobs.database.dialects import now
-from tcnn_jobs.database.schema import jobs, share_number, share_owner, tenants
+from tcnn_jobs.database.schema import has_status, jobs, share_number, share_owner, tenants
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.store.accounts import quotas
 
@@ -42,9 +42,7 @@ class Standing(NamedTuple):
     started_at: float = 0.0
 
 
-# Literals: a plan that is made for any status would take all of them for equally frequent.
-QUEUED = jobs.c.status == literal_column(f"'{Status.QUEUED}'", Text)
-_RUNNING = jobs.c.status == literal_column(f"'{Status.RUNNING}'", Text)
+QUEUED, _RUNNING = has_status(Status.QUEUED), has_status(Status.RUNNING)
 _LEVEL = (
     select(jobs.c.priority)
     .where(QUEUED, jobs.c.priority < bindparam("below", type_=Integer()))

@@ -1,29 +1,27 @@
 """Queue positions: how many queued jobs would start before a job, if no job ended meanwhile, and why a job waits.
 
 Positions are exact in a queue of up to `HEAD` jobs, which is read for every answer. In a longer one they come from a
-snapshot, seconds old: it is taken again after `OLDEST` seconds or `SHARE` times as long as it took, whichever is more.
+`Snapshot`, seconds old.
 """
 
-import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Text, and_, bindparam, func, literal_column, select
+from sqlalchemy import Connection, Row, and_, bindparam, func, select
 
 from tcnn_jobs.database.dialects import now
-from tcnn_jobs.database.schema import jobs, workers
+from tcnn_jobs.database.schema import has_status, jobs, workers
 from tcnn_jobs.model.jobs import Job, Status
 from tcnn_jobs.store import needs
 from tcnn_jobs.store.accounts import quotas
 from tcnn_jobs.store.accounts.shares import QUEUED, Standing, standings
 from tcnn_jobs.store.changes import as_job
 from tcnn_jobs.store.fleet import PRESENT
+from tcnn_jobs.store.reading.snapshot import Snapshot
 
 HEAD = 250
 """Largest number of queued jobs that is read for every answer."""
-OLDEST, SHARE = 1.0, 20.0
-"""Lifetime of a snapshot: seconds, and multiples of the time that it took."""
 
 _DUE = and_(jobs.c.not_before <= now(), jobs.c.unmet == 0)
 _LINE = (
@@ -32,9 +30,7 @@ _LINE = (
     .limit(bindparam("most"))
 )
 _SLOTS = select(func.count(), func.coalesce(func.sum(workers.c.slots), 0)).where(PRESENT)
-_TAKEN = select(func.coalesce(func.sum(jobs.c.slots), 0)).where(
-    jobs.c.status == literal_column(f"'{Status.RUNNING}'", Text)
-)
+_TAKEN = select(func.coalesce(func.sum(jobs.c.slots), 0)).where(has_status(Status.RUNNING))
 _LARGEST = select(func.max(workers.c.slots)).where(PRESENT)
 _NEWEST = select(func.max(workers.c.request_version)).where(PRESENT)
 
@@ -111,13 +107,12 @@ class Places:
     """Queue positions for one process, which keeps the last snapshot. Safe in several threads."""
 
     def __init__(self) -> None:
-        self._whole = Line((), {})
-        self._good_until = 0.0
+        self._snapshot = Snapshot(Line((), {}))
 
     def placed(self, connection: Connection, rows: Sequence[Row[Any]]) -> list[Job]:
         """Rows as jobs with `queue_position` (0: next) and `waiting_for`, both None unless queued; read-only."""
         queued = [row for row in rows if row.status == Status.QUEUED]
-        line = self._line(connection) if queued else self._whole
+        line = self._line(connection) if queued else Line((), {})
         wide = any(row.slots > 1 for row in queued)
         largest = (connection.scalar(_LARGEST) or 0) if wide else 1
         new = any(row.request_version > 1 for row in queued)
@@ -142,19 +137,7 @@ class Places:
         head = connection.execute(_LINE, {"most": HEAD + 1}).all()
         if len(head) <= HEAD:
             return Line(head, standings(connection))
-        self._count(connection)
-        return self._whole
-
-    def _count(self, connection: Connection) -> None:
-        started = time.monotonic()
-        if started < self._good_until:
-            return
-        self._good_until = started + 60.0  # one thread counts, the others use what was counted before
-        try:
-            self._whole = Line(connection.execute(_LINE, {"most": 2**31 - 1}), standings(connection))
-        finally:
-            ended = time.monotonic()
-            self._good_until = ended + max(OLDEST, SHARE * (ended - started))
+        return self._snapshot.get(lambda: Line(connection.execute(_LINE, {"most": 2**31 - 1}), standings(connection)))
 
 
 def _no_slot(connection: Connection) -> str | None:

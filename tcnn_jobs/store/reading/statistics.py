@@ -1,25 +1,23 @@
 """Statistics of the queue for monitoring: jobs by status and kind, the oldest that waits, what has ended, who works.
 
-To count those that wait grows with the queue. A short one is counted for every answer; the count of a long one is
-seconds old at most, and the longer it takes to count, the less often it is.
+To count those that wait takes time that grows with the queue. A short one is counted for every answer, a long one is a
+`Snapshot`, seconds old.
 """
 
-import time
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Integer, Text, case, func, literal_column, select
+from sqlalchemy import Connection, Integer, case, func, select
 
 from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.engine import Database
-from tcnn_jobs.database.schema import jobs, tallies
+from tcnn_jobs.database.schema import has_status, jobs, tallies
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.model.operation import Statistics
 from tcnn_jobs.store import fleet
+from tcnn_jobs.store.reading.snapshot import Snapshot
 
 FEW = 1000
 """Queued jobs that are counted for every answer."""
-OLDEST, SHARE = 1.0, 20.0
-"""Seconds for which a count is good enough, and how many times longer than it took."""
 
 _HOUR = 3600.0
 _FREE = jobs.c.unmet == 0
@@ -31,14 +29,10 @@ _COUNT = (
         # When a job last became one that may be taken.
         func.min(case((_FREE, jobs.c.not_before))).label("since"),
     )
-    .where(jobs.c.status == literal_column(f"'{Status.QUEUED}'", Text))
+    .where(has_status(Status.QUEUED))
     .group_by(jobs.c.kind)
 )
-_RUNNING = (
-    select(jobs.c.kind, func.count().label("jobs"))
-    .where(jobs.c.status == literal_column(f"'{Status.RUNNING}'", Text))
-    .group_by(jobs.c.kind)
-)
+_RUNNING = select(jobs.c.kind, func.count().label("jobs")).where(has_status(Status.RUNNING)).group_by(jobs.c.kind)
 
 
 class Figures(Database):
@@ -46,16 +40,16 @@ class Figures(Database):
 
     def __init__(self, url: str, *, wait: float = 5.0) -> None:
         super().__init__(url, wait=wait)
-        self._backlog = Backlog()
+        self._backlog = Snapshot(Count({}, {}, None))
 
     def statistics(self) -> Statistics:
         """Jobs by status and kind, the age of the oldest one that waits, what has ended since ever, and who works.
 
-        What is said of a long queue may be some seconds old (`Backlog`).
+        What is said of a long queue may be some seconds old.
         """
         with self.reading() as connection:
             running = connection.execute(_RUNNING).all()
-            backlog = self._backlog.counted(connection)
+            backlog = self._backlog.get(lambda: _count(connection), lambda count: count.jobs > FEW)
             at = connection.scalar(select(now())) or 0.0
             ended = connection.execute(
                 select(
@@ -86,28 +80,10 @@ class Count(NamedTuple):
     blocked: dict[str, int]
     since: float | None
 
-
-class Backlog:
-    """What one process knows of those that wait."""
-
-    def __init__(self) -> None:
-        self._known = Count({}, {}, None)
-        self._good_until = 0.0
-
-    def counted(self, connection: Connection) -> Count:
-        """The queue, in a transaction that holds nobody up."""
-        began = time.monotonic()
-        if began >= self._good_until:
-            self._good_until = began + 60.0  # one thread counts, the others use what was counted before
-            try:
-                self._known = known = _count(connection)
-            except BaseException:
-                self._good_until = began
-                raise
-            few = sum(known.free.values()) + sum(known.blocked.values()) <= FEW
-            ended = time.monotonic()
-            self._good_until = ended if few else ended + max(OLDEST, SHARE * (ended - began))
-        return self._known
+    @property
+    def jobs(self) -> int:
+        """Queued jobs of all kinds."""
+        return sum(self.free.values()) + sum(self.blocked.values())
 
 
 def _count(connection: Connection) -> Count:

@@ -146,16 +146,16 @@ def test_places_of_a_long_queue(store: Store, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(places, "HEAD", 5)
     ids = [store.enqueue(new(priority=priority)).id for priority in (0, 1) * 6]
     expected = [*ids[1::2], *ids[0::2]]
-    monkeypatch.setattr(store._places, "_good_until", 0.0)
+    monkeypatch.setattr(store._places._snapshot, "_good_until", 0.0)
     assert {job.id: job.queue_position for job in store.list(limit=100)[0]} == {
         job: place for place, job in enumerate(expected)
     }
     store.claim("w1")
     assert [store.get(job).queue_position for job in expected[1:]] == [*range(1, 12)]
     assert store.get(store.enqueue(new(priority=1)).id).queue_position == 6, "after all that were counted"
-    monkeypatch.setattr(store._places, "_good_until", 0.0)
+    monkeypatch.setattr(store._places._snapshot, "_good_until", 0.0)
     assert store.get(expected[-1]).queue_position == 11
-    monkeypatch.setattr(store._places, "_good_until", time.monotonic() + 6000)
+    monkeypatch.setattr(store._places._snapshot, "_good_until", time.monotonic() + 6000)
     for _ in range(7):
         store.claim("w1")
     assert [store.get(job).queue_position for job in expected[7:]] == [0, 1, 2, 3, 4]

@@ -60,7 +60,7 @@ def test_one_job_is_next_whatever_another_tenant_has_queued(store: Store, monkey
     assert _claimed(store, 2) == ["ann", "ann"]
     for tenant in ("bob", "cat"):
         job = store.enqueue(new(owner=tenant))
-        monkeypatch.setattr(store._places, "_good_until", 0.0)
+        monkeypatch.setattr(store._places._snapshot, "_good_until", 0.0)
         assert store.get(job.id).queue_position == 0
         assert _claimed(store, 1) == [tenant]
     assert _claimed(store, 3) == ["ann"] * 3
@@ -204,7 +204,7 @@ def test_what_a_claim_reads_does_not_grow_with_the_queue(
     transaction = store._transaction
     monkeypatch.setattr(store, "_transaction", counted)
     # Places are counted anew after a second, which a slow machine may take; that is not what claims read.
-    monkeypatch.setattr(store._places, "_good_until", time.monotonic() + 1000)
+    monkeypatch.setattr(store._places._snapshot, "_good_until", time.monotonic() + 1000)
     for mode, known in (("auto", False), ("force_generic_plan", False), ("force_generic_plan", True)):
         with store.writing() as connection:
             name = connection.scalar(text("SELECT current_database()"))
@@ -241,7 +241,7 @@ def test_steps_of_sqlite_do_not_grow_with_the_queue(sqlite_url: str) -> None:
         _many(store, "many", size, priority=size // 3000)
         store.enqueue(new(owner="many", request={"model": "resnet18", "dataset": needed.id}, priority=-5))
         store.enqueue(new(owner="few"))
-        store._places._good_until = time.monotonic() + 1000
+        store._places._snapshot._good_until = time.monotonic() + 1000
         found[size] = []
         for call in (lambda: store.claim("w1"), lambda: store.list("few"), partial(store.remove_upload, needed.id)):
             before = steps[0]

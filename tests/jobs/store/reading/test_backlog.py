@@ -8,7 +8,7 @@ from sampled import ON_SQLITE
 
 from tcnn_jobs.model.jobs import Kind
 from tcnn_jobs.store import Store
-from tcnn_jobs.store.reading import statistics
+from tcnn_jobs.store.reading import snapshot, statistics
 
 
 @ON_SQLITE
@@ -20,7 +20,7 @@ def test_a_short_queue_is_counted_for_every_answer(store: Store) -> None:
 
 def test_a_long_queue_is_counted_now_and_then(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "FEW", 3)
-    monkeypatch.setattr(statistics, "OLDEST", 3600.0)
+    monkeypatch.setattr(snapshot, "OLDEST", 3600.0)
     counts = 0
     count = statistics._count
 

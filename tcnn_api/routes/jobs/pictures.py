@@ -1,0 +1,88 @@
+"""An image and a job's models: the image is received, and looked at in the confined process that holds the models."""
+
+from pathlib import Path
+from typing import Any
+
+from fastapi import Request
+
+from tcnn.errors import RequestError
+from tcnn_api.deps import Service
+from tcnn_api.errors import NotFound, Refused, TooManyAtOnce
+from tcnn_api.middleware import PICTURE
+from tcnn_api.routes.jobs.files import succeeded
+from tcnn_jobs.artifacts.base import Reference
+from tcnn_jobs.errors import JobNotFound, UploadNotFound
+from tcnn_jobs.model.jobs import Job, Kind
+
+CONVERTED = "converted.safetensors"
+_BYTES = {"schema": {"type": "string", "format": "binary"}}
+IMAGE_BODY: dict[str, Any] = {"application/octet-stream": _BYTES, "image/*": _BYTES}
+"""The content of a request body that is an image, for OpenAPI."""
+
+
+async def ask_about_body(
+    request: Request, parts: Service, owner: str, job: str, checkpoint: Path, asked: dict[str, Any], otherwise: str = ""
+) -> bytes:
+    """The answer, JSON, of a job's process about the image that is the body of a request.
+
+    `otherwise`: what else may be given, for the refusal of an empty body. Raises as `ask_about`.
+    """
+    length = request.headers.get("content-length", "")
+    async with parts.pools.pictures.hold(owner, int(length) if length.isdigit() else PICTURE):
+        content = await request.body()
+        if not content:
+            raise Refused("body", f"expected an image, found nothing; send its bytes{otherwise}")
+        return await ask_about("body", content, parts, owner, job, checkpoint, asked)
+
+
+async def ask_about(
+    field: str, content: bytes, parts: Service, owner: str, job: str, checkpoint: Path, asked: dict[str, Any]
+) -> bytes:
+    """The answer, JSON, of a job's process about an image, by its bytes or by what is `asked`.
+
+    Raises `Refused`, of the field that names the image, for what is no image; `TooManyAtOnce`.
+    """
+    try:
+        async with parts.pools.looks.take(owner):
+            return await parts.explorers.ask(job, checkpoint, asked, content)
+    except TooManyAtOnce:
+        raise
+    except RequestError as error:
+        raise Refused(field, str(error)) from error
+
+
+def own_checkpoint(parts: Service, job: str, owner: str) -> tuple[Job, Path]:
+    """A job that has succeeded, and its checkpoint, which is on this host now; raises `WrongState`, `NotFound`."""
+    found = succeeded(parts.store.get(job, owner))
+    if found.checkpoint is None:
+        raise NotFound(f"{job}: this job made no checkpoint; name a transform or finetune job")
+    return found, parts.artifacts.path(parts.artifacts.file(found.checkpoint))
+
+
+def began_with(parts: Service, job: Job, owner: str) -> dict[str, str]:
+    """What a job began with: the `path` of a checkpoint, the `name` of a timm model, or why it is `missing`."""
+    converted = job.file(CONVERTED) if job.kind is Kind.TRANSFORM else None
+    if converted is not None:
+        return model_at(parts, "cnn", parts.artifacts.file(converted))
+    asked = job.request
+    try:
+        if asked.get("job"):
+            before = parts.store.get(asked["job"], owner).checkpoint
+            if before is not None:
+                return model_at(parts, "cnn", parts.artifacts.file(before))
+        elif asked.get("checkpoint"):
+            upload = parts.store.upload(asked["checkpoint"], "checkpoint", owner)
+            return model_at(parts, "cnn", parts.artifacts.upload(upload))
+        elif asked.get("pretrained", True) and asked.get("model"):
+            return {"role": "cnn", "name": asked["model"]}
+    except (JobNotFound, UploadNotFound):
+        pass
+    return {"role": "cnn", "missing": "what this job began with is no longer on the server"}
+
+
+def model_at(parts: Service, role: str, reference: Reference) -> dict[str, str]:
+    """A model as the process is told of it: its role, and its path, or why it is missing."""
+    try:
+        return {"role": role, "path": str(parts.artifacts.path(reference))}
+    except RequestError:
+        return {"role": role, "missing": "its checkpoint is no longer on the server"}
