@@ -1,5 +1,6 @@
 """Exporting models: the files compute what the models do, at sizes that were never tried before, or are not written."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from tcnn.layers.backends.selection import use_backend
 from tcnn.models.trace import evaluating
 
 SIZE = (24, 20)
+TEXTS = ("tcnn_version", "base_model", "interpolation")
 Runner = Callable[[Tensor], Tensor]
 
 
@@ -203,6 +205,25 @@ def test_a_model_too_large_for_one_file(tmp_path: Path) -> None:
     large = nn.Linear(2**15, 2**15, device="meta")
     with pytest.raises(RequestError, match=r"holds less than 2 GiB, the model has 4\.0 GiB; export it to \.pt2"):
         tcnn.export(large, tmp_path / "a.onnx")
+
+
+def test_what_the_file_says_of_its_images(tmp_path: Path) -> None:
+    """For a program that has nothing else: how images are scaled, cut and normalised, and what the classes are."""
+    model = nn.Sequential(nn.Conv2d(3, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    told = {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.2, 0.1], "interpolation": "bicubic", "crop_pct": 0.9}
+    model.pretrained_cfg = {**told, "architecture": "tiny", "label_names": ["cat", "dog"], "input_size": (3, 9, 9)}
+    model.num_classes = 2
+    (tmp_path / "a.pt2").write_text("an older one")
+    with pytest.raises(RequestError, match="exists already"):
+        tcnn.export(model, tmp_path / "a.pt2", size=(8, 6), dynamic=())
+    assert tcnn.export(model, tmp_path / "a.pt2", size=(8, 6), dynamic=(), force=True).base_model == "tiny"
+    extra = {"metadata.json": ""}
+    torch.export.load(tmp_path / "a.pt2", extra_files=extra)
+    found = {
+        name: value if name in TEXTS else json.loads(value) for name, value in json.loads(extra.popitem()[1]).items()
+    }
+    own = {"tcnn_version": tcnn.__version__, "base_model": "tiny", "input_size": [3, 8, 6], "num_classes": 2}
+    assert found == {**told, **own, "label_names": ["cat", "dog"]}
 
 
 def test_scales_of_zero_are_said(tmp_path: Path) -> None:
