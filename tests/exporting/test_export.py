@@ -185,6 +185,10 @@ def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ({"size": (0, 4)}, "expected 1 to 65536 pixels"),
         ({"size": (10**30, 4)}, "expected 1 to 65536 pixels"),
         ({"batch": 0}, "expected one image or more"),
+        (
+            {"dynamic": "batch"},
+            "dynamic axes: expected a list of batch, height, width, or of some of them, found 'batch'",
+        ),
         ({"dynamic": ("depth",)}, "expected some of batch, height, width, found 'depth'"),
         ({"tolerance": 0.0}, "expected a relative error above 0"),
     ):
@@ -193,7 +197,7 @@ def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             tcnn.export(model, tmp_path / given.pop("path"), **given)
     with pytest.raises(RequestError, match="expected float32 parameters, found float64"):
         tcnn.export(soft().double(), tmp_path / "a.pt2")
-    with pytest.raises(RequestError, match="has no parameters"):
+    with pytest.raises(RequestError, match="Identity has no parameters: nothing to export"):
         tcnn.export(nn.Identity(), tmp_path / "a.pt2")
     monkeypatch.setattr(interface, "NEEDED", ("onnx", "not_installed"))
     with pytest.raises(EnvironmentFailure, match=r'ONNX needs not_installed, .*pip install "tcnn\[export\]"'):
