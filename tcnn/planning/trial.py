@@ -48,10 +48,6 @@ class Pace(NamedTuple):
     validation: float
     """One validation."""
 
-    def epoch(self, updates: int, micro_batches: int) -> float:
-        """Seconds of so many updates of an epoch, without what follows them."""
-        return updates * (micro_batches * self.micro_batch + self.update)
-
 
 class Trial:
     """Takes real steps of a run, without a directory: the model learns, and is thrown away.
