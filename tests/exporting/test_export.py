@@ -11,12 +11,13 @@ import pytest
 import tiny_runs
 import torch
 from nets import relative_error
+from timm.layers import Conv2dSame
 from torch import Tensor, nn
 
 import tcnn
 from tcnn.errors import EnvironmentFailure, RequestError, VerificationError
 from tcnn.exporting import check as export_check
-from tcnn.exporting import interface
+from tcnn.exporting import interface, onnx_file
 from tcnn.exporting.interface import AXES
 from tcnn.exporting.program import free_axes, trace
 from tcnn.folding.fold import fused
@@ -138,9 +139,54 @@ def test_where_sizes_cannot_be_free() -> None:
     tries, (note,) = free_axes(padded, AXES)
     assert tries == [("batch",), ()]
     assert note == "height and width are fixed: the model's padding follows the size of the map (SAME)"
+    assert free_axes(nn.Sequential(Conv2dSame(3, 4, 3, 2)), AXES)[1] == [note], "timm's own"
     assert "window:4" in free_axes(soft("window:4"), AXES)[1][0]
     assert free_axes(soft("window:4"), ("batch",)) == ([("batch",), ()], [])
     assert free_axes(soft(), AXES) == ([AXES, ("batch",), ()], [])
+
+
+class Several(nn.Conv2d):
+    """Returns more than logits."""
+
+    def __init__(self, make: Callable[[Tensor], object]) -> None:
+        super().__init__(3, 2, 1)
+        self.make = make
+
+    def forward(self, x: Tensor) -> object:  # type: ignore[override]
+        return self.make(super().forward(x))
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (lambda x: x, ["logits"]),
+        (lambda x: [x, x + 1, (x * 2,)], ["features_0", "features_1", "features_2"]),
+        (lambda x: {"mean": {"a b": x}, "parts": [x + 1, x * 2]}, ["mean_a_b", "parts_0", "parts_1"]),
+    ],
+)
+def test_outputs_have_names(make: Callable[[Tensor], object], names: list[str]) -> None:
+    program = trace(Several(make).eval(), torch.zeros(1, 3, 4, 4), ()).program
+    assert onnx_file.output_names(program) == names
+
+
+def test_what_the_tracer_stumbles_over_is_told() -> None:
+    def fails(x: Tensor) -> Tensor:
+        raise ValueError("the moon is full")
+
+    with pytest.raises(RequestError, match=r"torch\.export cannot trace it \(the moon is full"):
+        trace(Several(fails).eval(), torch.zeros(1, 3, 4, 4), ())
+
+
+def test_of_what_a_translator_says_the_cause_is_told() -> None:
+    """It wraps a page of advice around it."""
+    try:
+        try:
+            raise ValueError("no such\noperator " + 1000 * "x ")
+        except ValueError as error:
+            raise RuntimeError("a page of advice") from error
+    except RuntimeError as error:
+        found = onnx_file._reason(error)
+    assert found.startswith("no such operator x x") and len(found) <= 160
 
 
 def test_axes_that_end_at_a_map_of_one_pixel_are_fixed() -> None:
