@@ -149,7 +149,9 @@ ROOMS = {
         tests("exporting", "export", "export_sizes"),
         (*tests("cli", "cli_export_push"), *tests("conversion", "outputs"), *tests("training", "baseline")),
     ),
-    "publishing": Room(("tcnn/publishing",), tests("publishing", "push"), tests("cli", "cli_export_push")),
+    "publishing": Room(
+        ("tcnn/publishing",), tests("publishing", "push", "published_accuracy"), tests("cli", "cli_export_push")
+    ),
     "planning": Room(
         ("tcnn/planning",),
         tests("planning", "training_plan", "trial"),

@@ -12,7 +12,8 @@ import tcnn
 from tcnn.config.base import ErrorStats
 from tcnn.errors import EmptyMapError, EnvironmentFailure, RequestError, VerificationError
 from tcnn.exporting import check as export_check
-from tcnn.exporting.interface import ExportCheck
+from tcnn.exporting.interface import AXES, ExportCheck
+from tcnn.exporting.program import trace
 from tcnn.networks.attentive import AttentiveNet
 
 
@@ -62,6 +63,19 @@ def test_sides_that_are_multiples(made: Callable[[], nn.Module], tmp_path: Path)
     assert [check.shape[2:] for check in report.checks] == [(16, 20), (14, 26), (18, 14)]
     assert [axis.dynamic for axis in report.axes] == [True, True, True]
     assert report.notes == ("height and width must be multiples of 2, as the model takes no others",)
+
+
+class Tall(nn.Conv2d):
+    """Takes one height, and any width."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.shape[2] == 24
+        return super().forward(x).mean((2, 3))
+
+
+def test_an_axis_that_the_model_fixes_is_named() -> None:
+    with pytest.raises(RequestError, match=r"^the model ties or fixes height$"):
+        trace(Tall(3, 2, 1).eval(), torch.zeros(2, 3, 24, 20), AXES)
 
 
 class Picky(nn.Conv2d):

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import huggingface_hub.constants
 import pytest
@@ -18,9 +17,8 @@ from torch import nn
 
 import tcnn
 from tcnn.analysis.reading.info import info
-from tcnn.conversion.report import ConversionReport
+from tcnn.checkpoints.checkpoint import read
 from tcnn.errors import NoAttentionError
-from tcnn.publishing.accuracy import CNN, THIS, UNFOLDED, of_checkpoint
 
 
 @pytest.fixture
@@ -91,6 +89,8 @@ def test_what_is_published_timm_builds_and_tcnn_converts(hub: Hub, file: Path, t
     assert model.pretrained_cfg["label_names"] == ["cat", "dog", "owl"]
     config = json.loads(hub.repositories["my-team/animals"]["config.json"])
     assert config["label_names"] == ["cat", "dog", "owl"]
+    (tmp_path / "published.safetensors").write_bytes(hub.repositories["my-team/animals"]["model.safetensors"])
+    assert read(tmp_path / "published.safetensors").section("weights") == read(file).section("weights") == "pretrained"
 
 
 def test_a_second_push_replaces_the_files_and_leaves_others(hub: Hub, file: Path) -> None:
@@ -162,30 +162,6 @@ def test_a_fine_tuned_model_says_so(file: Path, tmp_path: Path) -> None:
     assert head(card)["base_model"] == "timm/test_resnet.r160_in1k"
 
 
-TRAINED = {"data": "/srv/animals", "metrics": {"val": {"top1": 0.9, "top5": None, "images": 50}}}
-EXACTLY = {"tolerance": 0.0, "pruned": []}
-ACCURACIES: dict[str, tuple[dict[str, Any], str, str]] = {
-    "T-CNN of a trained CNN": ({"source": {"training": TRAINED}}, "T-CNN", CNN),
-    "folded exactly into its CNN": ({"source": {"training": TRAINED}, "fold": EXACTLY}, "CNN", THIS),
-    "folded into it without its stride": ({"source": {"training": TRAINED}, "fold": EXACTLY}, "strideless", CNN),
-    "folded with an error": ({"source": {"training": TRAINED}, "fold": {**EXACTLY, "tolerance": 0.1}}, "CNN", CNN),
-    "trained, folded exactly": ({"training": TRAINED, "fold": EXACTLY}, "CNN", THIS),
-    "trained, pruned": ({"training": TRAINED, "fold": {**EXACTLY, "pruned": [{"head": 1}]}}, "CNN", UNFOLDED),
-}
-
-
-@pytest.mark.parametrize("case", ACCURACIES)
-def test_the_accuracy_is_said_to_be_that_of_the_model_that_has_it(file: Path, case: str) -> None:
-    sections, kind, model = ACCURACIES[case]
-    report = tcnn.load(file).conversion_report
-    assert isinstance(report, ConversionReport)
-    if kind != "T-CNN":
-        config = report.config.model_copy(update={"stride": "remove" if kind == "strideless" else "keep"})
-        report = report.model_copy(update={"layers": (), "config": config})
-    (row,) = of_checkpoint(sections, report)
-    assert (row.model, row.top1, row.data) == (model, 0.9, "animals, held out")
-
-
 def test_maps_without_pictures_are_refused(file: Path, tmp_path: Path) -> None:
     with pytest.raises(tcnn.TcnnError, match="images: attention maps are pictures"):
         tcnn.push_to_hub(file, "my-team/animals", images=tmp_path, pictures=False)
@@ -212,7 +188,9 @@ class TestRefused:
     def test_a_folded_model(self) -> None:
         model = tcnn.convert(timm.create_model("test_resnet"), content_heads=1).model
         torch.nn.init.normal_(model.layer4[0].conv1.proj)
-        with pytest.raises(tcnn.TcnnError, match=r"was folded, for inference only; publish the checkpoint that it was"):
+        with pytest.raises(
+            tcnn.TcnnError, match=r"^test_resnet\S*: was folded, for inference only; publish the checkpoint that it was"
+        ):
             tcnn.push_to_hub(tcnn.fold(model).model, "my-team/net", dry_run=True)
 
     def test_a_license_that_is_none(self, file: Path) -> None:

@@ -1,0 +1,57 @@
+"""Accuracy in a card: whose it is said to be, and the table that it stands in."""
+
+from typing import Any
+
+import pytest
+import timm
+import torch
+
+import tcnn
+from tcnn.conversion.report import ConversionReport
+from tcnn.publishing.accuracy import CNN, THIS, UNFOLDED, Accuracy, of_checkpoint, table
+
+
+@pytest.fixture(scope="module")
+def converted() -> ConversionReport:
+    """What a T-CNN records of its conversion."""
+    with torch.device("meta"):
+        model, report = tcnn.convert(timm.create_model("test_resnet", num_classes=3), target="layer4.0.conv1")
+    assert model.conversion_report is report
+    return report
+
+
+TRAINED = {"data": "/srv/animals", "metrics": {"val": {"top1": 0.9, "top5": 0.97, "images": 50}}}
+EXACTLY = {"tolerance": 0.0, "pruned": []}
+ACCURACIES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "T-CNN of a trained CNN": ({"source": {"training": TRAINED}}, "T-CNN", CNN),
+    "folded exactly into its CNN": ({"source": {"training": TRAINED}, "fold": EXACTLY}, "CNN", THIS),
+    "folded into it without its stride": ({"source": {"training": TRAINED}, "fold": EXACTLY}, "strideless", CNN),
+    "folded with an error": ({"source": {"training": TRAINED}, "fold": {**EXACTLY, "tolerance": 0.1}}, "CNN", CNN),
+    "trained, folded exactly": ({"training": TRAINED, "fold": EXACTLY}, "CNN", THIS),
+    "trained, pruned": ({"training": TRAINED, "fold": {**EXACTLY, "pruned": [{"head": 1}]}}, "CNN", UNFOLDED),
+}
+
+
+@pytest.mark.parametrize("case", ACCURACIES)
+def test_it_is_said_to_be_that_of_the_model_that_has_it(converted: ConversionReport, case: str) -> None:
+    sections, kind, model = ACCURACIES[case]
+    report = converted
+    if kind != "T-CNN":
+        config = report.config.model_copy(update={"stride": "remove" if kind == "strideless" else "keep"})
+        report = report.model_copy(update={"layers": (), "config": config})
+    (row,) = of_checkpoint(sections, report)
+    assert row == Accuracy(model, "animals, held out", 50, 0.9, 0.97, None)
+
+
+@pytest.mark.parametrize("corrupted", [None, 0.5])
+def test_every_row_of_the_table_has_the_cells_of_its_head(corrupted: float | None) -> None:
+    """One that was measured on less has dashes."""
+    rows = [
+        Accuracy("a", "animals", 1000, 0.9, 0.99, None),
+        Accuracy("b", "animals", 50, 0.5, None, corrupted),
+    ]
+    lines = [line.strip("| ").split("|") for line in table(rows).splitlines()]
+    assert {len(line) for line in lines} == {5 if corrupted is None else 6}
+    found = [dict(zip(map(str.strip, lines[0]), map(str.strip, line), strict=True)) for line in lines[2:]]
+    assert found[0]["top-5"] == "99.00%" and found[1]["top-5"] == "–"
+    assert [row.get("corrupted") for row in found] == ([None, None] if corrupted is None else ["–", "50.00%"])
