@@ -16,9 +16,11 @@ from tiny_runs import colours, tiny
 from torch import nn
 
 import tcnn
+from tcnn.analysis import plots
 from tcnn.analysis.reading.info import info
 from tcnn.checkpoints.checkpoint import read
-from tcnn.errors import NoAttentionError
+from tcnn.errors import EnvironmentFailure, NoAttentionError
+from tcnn.publishing.push import draw
 
 
 @pytest.fixture
@@ -162,6 +164,17 @@ def test_a_fine_tuned_model_says_so(file: Path, tmp_path: Path) -> None:
     assert head(card)["base_model"] == "timm/test_resnet.r160_in1k"
 
 
+def test_pictures_need_matplotlib_alone(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tcnn.load(file)
+    drawn = draw(model, None, tmp_path)
+    assert [each.file for each in drawn] == ["centres.png", "non-locality.png"]
+    assert all((tmp_path / each.file).read_bytes().startswith(b"\x89PNG") for each in drawn)
+    monkeypatch.setattr(plots, "NEEDED", ("not_installed",))
+    assert draw(model, None, tmp_path) == ()
+    with pytest.raises(EnvironmentFailure, match=r"pictures need not_installed, .*tcnn\[plots\]"):
+        draw(model, tmp_path, tmp_path)
+
+
 def test_maps_without_pictures_are_refused(file: Path, tmp_path: Path) -> None:
     with pytest.raises(tcnn.TcnnError, match="images: attention maps are pictures"):
         tcnn.push_to_hub(file, "my-team/animals", images=tmp_path, pictures=False)
@@ -202,10 +215,15 @@ class TestRefused:
             tcnn.push_to_hub(file, "my-team/net", token="hf_wrong", pictures=False)
         assert hub.repositories == {}
 
-    def test_a_commit_that_is_refused(self, hub: Hub, file: Path) -> None:
-        hub.refuse["/commit/"] = 403
-        with pytest.raises(tcnn.TcnnError, match=r"my-team/net: the Hub refused \(403"):
+    @pytest.mark.parametrize(
+        ("status", "advice"),
+        [(403, "; log in with `hf auth login`, or give a token that may write there"), (409, "")],
+    )
+    def test_a_commit_that_is_refused(self, hub: Hub, file: Path, status: int, advice: str) -> None:
+        hub.refuse["/commit/"] = status
+        with pytest.raises(tcnn.TcnnError) as caught:
             tcnn.push_to_hub(file, "my-team/net", pictures=False)
+        assert str(caught.value) == f"my-team/net: the Hub refused ({status}: refused with {status}{advice})"
         assert hub.repositories == {"my-team/net": {}}
 
     def test_a_hub_that_is_not_there(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
