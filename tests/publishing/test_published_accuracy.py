@@ -1,5 +1,7 @@
 """Accuracy in a card: whose it is said to be, and the table that it stands in."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ import torch
 
 import tcnn
 from tcnn.conversion.report import ConversionReport
-from tcnn.publishing.accuracy import CNN, THIS, UNFOLDED, Accuracy, of_checkpoint, table
+from tcnn.publishing.accuracy import CNN, THIS, UNFOLDED, Accuracy, of_checkpoint, of_files, of_training, table
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +57,40 @@ def test_every_row_of_the_table_has_the_cells_of_its_head(corrupted: float | Non
     found = [dict(zip(map(str.strip, lines[0]), map(str.strip, line), strict=True)) for line in lines[2:]]
     assert found[0]["top-5"] == "99.00%" and found[1]["top-5"] == "–"
     assert [row.get("corrupted") for row in found] == ([None, None] if corrupted is None else ["–", "50.00%"])
+
+
+def measured(model: str, size: int, images: int, top1: float) -> dict[str, Any]:
+    """A row of `tcnn evaluate --json`."""
+    return {"model": model, "height": size, "width": size, "clean": {"images": images, "top1": top1, "top5": 0.9}}
+
+
+def test_rows_of_a_file_are_told_by_their_size_where_there_are_several(tmp_path: Path) -> None:
+    """No folder of the one who measured is told, of a model nor of the data; a row without clean images is left out."""
+    rows = [measured("/home/me/t.safetensors", size, 40, 0.5) for size in (64, 96)]
+    rows.append({"model": "corrupted.safetensors", "height": 64, "width": 64, "clean": None, "corruption_top1": 0.25})
+    for given, titles in (
+        (rows, ["t.safetensors at 64 pixels", "t.safetensors at 96 pixels"]),
+        (rows[:1], ["t.safetensors"]),
+    ):
+        (tmp_path / "a.json").write_text(json.dumps({"data": "/home/me/animals/", "images": 40, "rows": given}))
+        found = of_files([tmp_path / "a.json"])
+        assert found == [Accuracy(title, "animals", 40, 0.5, 0.9, None) for title in titles]
+    low, high = found[0].interval
+    assert (low, high) == pytest.approx((0.352, 0.648), abs=5e-4), "Wilson's, of 20 of 40"
+
+
+@pytest.mark.parametrize(
+    ("training", "data"),
+    [
+        ({"data": "/srv/photos", "val": "/srv/others/val"}, "val"),
+        ({"data": "/srv/photos/", "val": None}, "photos, held out"),
+        ({"data": "hfds/me/photos"}, "photos, held out"),
+    ],
+)
+def test_what_a_run_was_measured_on_is_named_without_its_folders(training: dict[str, Any], data: str) -> None:
+    scores = {"images": 50, "top1": 0.9, "top5": None}
+    (row,) = of_training({**training, "metrics": {"val": scores}})
+    assert row == Accuracy(THIS, data, 50, 0.9, None, None)
+    for nothing in ({}, {"images": 0, "top1": 0.9}, {"images": 50, "top1": None}):
+        assert of_training({**training, "metrics": {"val": nothing}}) == []
+    assert of_training(None) == of_training({"metrics": None}) == []
