@@ -35,7 +35,7 @@ from tcnn.config.conversion import OF_TRAINING
 from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import rebuild
 from tcnn.conversion.ties import still_tied
-from tcnn.errors import CheckpointError, RequestError, one_line, shorten
+from tcnn.errors import CheckpointError, RequestError, one_line, out_of_memory, shorten
 from tcnn.files import path_of, replacing
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.models.checks import named, refuse_prepared, refuse_unwritable, refuse_without_shapes, unwrapped
@@ -223,6 +223,8 @@ def load(
 
     Raises: `CheckpointError` for a file that is truncated, altered, foreign, or of another architecture.
     """
+    if source is not None and model_args:
+        raise RequestError(f"{next(iter(model_args))}: the source is built already; give it to what builds that")
     place = device if str(device) == "meta" else usable_device(device)
     return assemble(read(path), source, str(path), **model_args).to(place)
 
@@ -232,7 +234,6 @@ def assemble(
 ) -> nn.Module:
     """Build the model of a checkpoint that was read."""
     report = checkpoint.conversion
-    cfg = checkpoint.section("pretrained_cfg") or {}
     base = architecture(report, name, model_args) if source is None else unwrapped(source)
     refuse_without_shapes(base)
     try:
@@ -244,7 +245,7 @@ def assemble(
     except (RuntimeError, KeyError) as error:  # quantised layers ask for what is not there
         reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
         raise CheckpointError(f"{name}: does not fit {report.base_model}: {shorten(reason)}") from error
-    if cfg:
+    if cfg := checkpoint.section("pretrained_cfg"):
         merged: Any = {**(getattr(model, "pretrained_cfg", None) or {}), **cfg}
         model.pretrained_cfg = model.default_cfg = merged
     keep_record(model, checkpoint.metadata)
@@ -279,9 +280,8 @@ def architecture(report: ConversionReport, name: str, model_args: dict[str, obje
     try:
         return timm.create_model(base, pretrained=False, **args)
     except Exception as error:
-        raise CheckpointError(
-            f"{name}: timm {timm.__version__} cannot build {base} with {args}: {one_line(error)}"
-        ) from error
+        told, reason = shorten(str(args), 160), "no memory" if out_of_memory(error) else one_line(error)
+        raise CheckpointError(f"{name}: timm {timm.__version__} cannot build {base} with {told}: {reason}") from error
 
 
 def _model_args(model: nn.Module, report: ConversionReport) -> dict[str, object]:

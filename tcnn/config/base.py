@@ -3,9 +3,10 @@
 import difflib
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from tcnn.errors import RequestError, named, shorten
 
@@ -43,6 +44,31 @@ class Frozen(BaseModel):
     """Base class of configurations: immutable, and an unknown key is an error."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_value(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse True and False where a number is meant: Pydantic takes them for 1 and 0."""
+        kinds = _kinds_in(cls.model_fields[str(info.field_name)].annotation)
+        if {int, float} & kinds and not {bool, Any} & kinds and _has_truth_value(value):
+            raise PydanticCustomError("number_type", "Input should be a number")
+        return value
+
+
+def _kinds_in(annotation: Any) -> set[Any]:
+    """The types that an annotation is made of: of `tuple[int, str] | None` they are int, str and None."""
+    inner = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        return _kinds_in(inner[0])
+    if get_origin(annotation) is Literal:
+        return {type(value) for value in inner}
+    return set().union(*map(_kinds_in, inner)) if inner else {annotation}
+
+
+def _has_truth_value(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_has_truth_value, value))
+    return isinstance(value, bool)
 
 
 ConfigT = TypeVar("ConfigT", bound=Frozen)

@@ -11,7 +11,7 @@ from itertools import takewhile
 
 from torch import nn
 
-from tcnn.errors import RequestError
+from tcnn.errors import RequestError, shorten
 from tcnn.models.trace import Step, input_shape
 
 PREFIXES = ("", "model_", "body_", "graph_module_")
@@ -38,7 +38,9 @@ def pick(stages: list[Stage], index: int) -> Stage | None:
         return None
     if not -len(stages) <= index < len(stages):
         known = ", ".join(f"{i} ({stage.label})" for i, stage in enumerate(stages))
-        raise RequestError(f"stage: expected one of {known} or a negative index from the end, got {index}")
+        raise RequestError(
+            f"stage: expected one of {known} or a negative index from the end, got {shorten(str(index), 40)}"
+        )
     return stages[index]
 
 

@@ -120,6 +120,14 @@ class TestRoundTrip:
         assert loaded.tail.weight is loaded.head.weight, "tied parameters are tied again"
         with pytest.raises(CheckpointError, match="made from Plain, which timm does not know; in Python, give its"):
             tcnn.load(tmp_path / "m.safetensors")
+        with pytest.raises(RequestError, match=r"^num_classes: the source is built already; give it to what builds"):
+            tcnn.load(tmp_path / "m.safetensors", source=Plain(), num_classes=3)
+
+    def test_with_more_classes_than_there_is_memory_for(self, written: Path) -> None:
+        with pytest.raises(
+            CheckpointError, match=r"cannot build test_resnet.* with {'num_classes': 10{12}, .*: no memory$"
+        ):
+            tcnn.load(written, num_classes=10**12)
 
     def test_leaves_the_given_source_alone(self, tmp_path: Path) -> None:
         source = Plain().eval()

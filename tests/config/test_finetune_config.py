@@ -12,6 +12,8 @@ from pydantic import ValidationError
 
 import tcnn
 from tcnn.config import PRESETS, ConversionConfig, FinetuneConfig, build, finetune_config, finetune_settings
+from tcnn.config.base import Frozen
+from tcnn.config.evaluation import EvaluationConfig, VerificationConfig
 from tcnn.config.finetune import RUNTIME
 from tcnn.errors import RequestError
 
@@ -274,3 +276,24 @@ def test_a_preset_may_be_named_where_settings_are_given_as_keywords() -> None:
         finetune_settings({"preset": "fast"})
     groups = tcnn.parameter_groups(torch.nn.Linear(2, 2), preset="quick")
     assert {group["lr"] for group in groups} == {finetune_config("quick").lr}
+
+
+@pytest.mark.parametrize("kind", [FinetuneConfig, ConversionConfig, VerificationConfig, EvaluationConfig])
+def test_true_and_false_are_no_numbers(kind: type[Frozen]) -> None:
+    """Pydantic takes them for 1 and 0, so that `epochs=True` was a run of one epoch."""
+    numbers = {name for name, field in kind.model_fields.items() if type(field.default) in (int, float)}
+    assert numbers
+    for name in numbers:
+        for value in (True, False):
+            with pytest.raises(RequestError, match=f"^{name}: input should be a number, got {value}$"):
+                build(kind, {name: value})
+    for name in (name for name, field in kind.model_fields.items() if type(field.default) is bool):
+        assert [getattr(build(kind, {name: value}), name) for value in (True, False)] == [True, False]
+
+
+def test_nor_within_what_a_setting_is_made_of(tmp_path: Path) -> None:
+    assert refused(options={"size": (True, 32)}) == "size: input should be a number, got (True, 32)"
+    assert refused(options={"conversion": {"head_dim": True}}).startswith("conversion.head_dim: input should be a numb")
+    assert refused(assignments=["val_split=false"]) == "val_split: input should be a number, got False"
+    (tmp_path / "c.yaml").write_text("epochs: yes\n")
+    assert refused(file=tmp_path / "c.yaml").endswith("epochs: input should be a number, got True")
