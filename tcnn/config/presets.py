@@ -73,18 +73,21 @@ def finetune_config(
 def finetune_settings(options: Mapping[str, object], config: FinetuneConfig | None = None) -> FinetuneConfig:
     """The settings that a function in Python is given: keywords, over a configuration or over those of a `preset`.
 
-    Raises `RequestError` with one line that names the setting, and where both a preset and a configuration are given.
+    Raises `RequestError` with one line that names the setting, also for a keyword without effect, and where both a
+    preset and a configuration are given.
     """
     given = dict(options)
     preset = given.pop("preset", None)
-    if preset is None:
-        return build(FinetuneConfig, given, config)
-    if config is not None:
+    if preset is not None and config is not None:
         raise RequestError("preset: a configuration has all settings already; give one of the two")
     conversion = given.get("conversion")
-    if isinstance(conversion, ConversionConfig):  # over the preset's, setting by setting
+    if preset is not None and isinstance(conversion, ConversionConfig):  # over the preset's, setting by setting
         given["conversion"] = conversion.model_dump(exclude_unset=True)
-    return finetune_config(cast("str", preset), options=given)
+    made = (
+        build(FinetuneConfig, given, config) if preset is None else finetune_config(cast("str", preset), options=given)
+    )
+    refuse_without_effect(made, given)
+    return made
 
 
 class _Rule(NamedTuple):
@@ -136,16 +139,15 @@ _RULES = (
 )  # fmt: skip
 
 
-def refuse_without_effect(config: FinetuneConfig, assignments: Sequence[str]) -> None:
-    """Raise `RequestError` for a setting that was assigned and has no effect in this configuration.
+def refuse_without_effect(config: FinetuneConfig, given: Mapping[str, object], option: str = "") -> None:
+    """Raise `RequestError` for a setting that was given and has no effect in this configuration.
 
-    Those of a preset and of a file may belong to runs of several kinds.
+    Those of a preset and of a file may belong to runs of several kinds. `option`: with what they were given.
     """
-    given = {name for name, value in assigned(assignments).items() if value is not None}
     for rule in _RULES:
         for name in rule.settings:
-            if name in given and not rule.met(config):
-                raise RequestError(f"--set {name}: has no effect, for {rule.why}")
+            if given.get(name) is not None and not rule.met(config):
+                raise RequestError(f"{option}{name}: has no effect, for {rule.why}")
 
 
 def assigned(assignments: Sequence[str]) -> dict[str, Any]:

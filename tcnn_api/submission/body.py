@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from tcnn.config import PRESETS, FinetuneConfig, is_presets_conversion
 from tcnn.config.evaluation import EvaluationConfig
+from tcnn.config.presets import refuse_without_effect
 from tcnn.errors import RequestError
 from tcnn.training.launch.exchange import batch_size_problem
 from tcnn_api.errors import Refused, quoted
@@ -76,6 +77,7 @@ def _read_finetuning(asked: Training, prefix: str, settings: ApiSettings) -> Fin
         raise Refused(f"{prefix}preset", f"expected one of {', '.join(PRESETS)}, found {quoted(asked.preset)}")
     with _errors_under(f"{prefix}config"):
         config = asked.settings
+        refuse_without_effect(config, asked.config)
     _check_process(config, f"{prefix}config", settings)
     if asked.baseline and not config.convert:
         raise Refused(f"{prefix}baseline", "convert is false, so the CNN itself is trained; leave one of the two out")

@@ -23,6 +23,7 @@ TINY = {
     "workers": 0,
     "epochs": 3,
     "warmup_epochs": 0,
+    "anneal": "warmup",
     "anneal_epochs": 1,
 }
 MADE = {

@@ -107,6 +107,16 @@ def test_a_preset_of_content_heads_is_refused_where_it_would_train_a_convolution
         assert alice.post(route, json=fine).status_code == 202, fine
 
 
+def test_a_setting_without_effect_is_refused(alice: TestClient, upload: Callable[..., str], refusal: Refusal) -> None:
+    """As `--set` is on the command line."""
+    training = {"dataset": upload(**BIG), "preset": "quick", "config": {"gate_temperature": 0.5, "hold": None}}
+    for route, body, field in (
+        ("/finetune", {"model": "resnet18", **training}, "config.gate_temperature"),
+        ("/transform", {"model": "resnet18", "finetune": training}, "finetune.config.gate_temperature"),
+    ):
+        assert "has no effect, for τ stays" in refusal(alice.post(route, json=body), 422, field)["detail"]
+
+
 def test_data_sets_that_cannot_be_used(alice: TestClient, upload: Callable[..., str], refusal: Refusal) -> None:
     for name, words in (
         (upload(owner="bob", **BIG), "POST /datasets"),

@@ -4,6 +4,7 @@ refused: none vanishes; nor is what is neither path nor model where one should s
 import inspect
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
@@ -179,3 +180,23 @@ def test_neither_images_nor_repository() -> None:
         tcnn.inspect(timm.create_model("test_vit"), 3)  # type: ignore[arg-type]
     with pytest.raises(RequestError, match=r"^repository: expected text as ORG/NAME, found a value of type NoneType$"):
         tcnn.push_to_hub(MODEL, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (
+            {"preset": "quick", "anneal_epochs": 1},
+            "anneal_epochs: has no effect, for τ stays where it stands with anneal=",
+        ),
+        ({"distillation": "hard"}, "distillation: has no effect, for nothing is distilled without a teacher"),
+        ({"convert": False, "conversion": {"head_dim": 8}}, "conversion: has no effect, for nothing is converted with"),
+    ],
+)
+def test_a_setting_without_effect(given: dict[str, Any], why: str) -> None:
+    """Refused as `--set` is on the command line; those of a preset or of a configuration may stand."""
+    for function in (tcnn.finetune, tcnn.plan):
+        with pytest.raises(RequestError, match=f"^{why}"):
+            function(MODEL, "photos", **given)
+    with pytest.raises(RequestError, match="photos: no such data set"):
+        tcnn.finetune(MODEL, "photos", config=FinetuneConfig(teacher="source", distillation="hard"), convert=False)

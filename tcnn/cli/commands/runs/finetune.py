@@ -95,7 +95,7 @@ def command(
 ) -> None:
     """Fine-tune on a data set: the paper's recipe, any part of it changed by an option, --set, a file or a preset."""
     from tcnn.config import build, finetune_config
-    from tcnn.config.presets import refuse_without_effect
+    from tcnn.config.presets import assigned, refuse_without_effect
     from tcnn.training.launch.exchange import Placement
     from tcnn.training.preparing.settings import check_run
     from tcnn.zoo.catalogue import cnn_of
@@ -107,7 +107,7 @@ def command(
     )  # fmt: skip
     settings = finetune_config(preset, config, assignments or (), options)
     if not print_config:
-        refuse_without_effect(settings, assignments or ())
+        refuse_without_effect(settings, assigned(assignments or ()), "--set ")
     check_run(
         model, resume=resume, force=force, allow_changes=allow_changes, weights=weights, pretrained=pretrained,
         conversion=[name for name in assignments or () if name.strip().startswith("conversion")],

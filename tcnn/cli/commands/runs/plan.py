@@ -84,7 +84,7 @@ def command(
     that memory or disk do not suffice; what would is said.
     """
     from tcnn.config import finetune_config
-    from tcnn.config.presets import refuse_without_effect
+    from tcnn.config.presets import assigned, refuse_without_effect
     from tcnn.training.preparing.settings import check_run
     from tcnn.zoo.catalogue import cnn_of
 
@@ -94,7 +94,7 @@ def command(
         val_split=val_split,
     )  # fmt: skip
     settings = finetune_config(preset, config, assignments or (), options)
-    refuse_without_effect(settings, assignments or ())
+    refuse_without_effect(settings, assigned(assignments or ()), "--set ")
     check_run(
         model, resume=False, force=False, allow_changes=False, weights=weights, pretrained=pretrained,
         both_sets=val is not None and settings.val_split is not None, convert=settings.convert,
