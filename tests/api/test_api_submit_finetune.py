@@ -109,7 +109,7 @@ def test_a_preset_of_content_heads_is_refused_where_it_would_train_a_convolution
 
 def test_a_setting_without_effect_is_refused(alice: TestClient, upload: Callable[..., str], refusal: Refusal) -> None:
     """As `--set` is on the command line."""
-    training = {"dataset": upload(**BIG), "preset": "quick", "config": {"gate_temperature": 0.5, "hold": None}}
+    training = {"dataset": upload(**BIG), "preset": "quick", "config": {"gate_temperature": 0.5, "anneal_epochs": None}}
     for route, body, field in (
         ("/finetune", {"model": "resnet18", **training}, "config.gate_temperature"),
         ("/transform", {"model": "resnet18", "finetune": training}, "finetune.config.gate_temperature"),
