@@ -8,6 +8,7 @@ import errno
 import hashlib
 import random
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from datetime import datetime
@@ -169,6 +170,28 @@ class Bucket:
                     continue
 
         self._tried("delete", keys[0] if keys else "", drop, NEVER)
+
+    def drop_unfinished(self, seconds: float) -> int:
+        """Abort uploads in parts that began so long ago and were never joined; returns how many. Of S3 alone."""
+        if self._scheme != "s3":
+            return 0
+        bucket, prefix, _ = self._fs.split_path(f"{self._root}/")
+
+        def drop() -> int:
+            place: dict[str, str] = {}
+            dropped = 0
+            while True:
+                found = self._fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix, **place)
+                for one in found.get("Uploads", ()):
+                    if time.time() - one["Initiated"].timestamp() > seconds:
+                        named = {"Bucket": bucket, "Key": one["Key"], "UploadId": one["UploadId"]}
+                        self._fs.call_s3("abort_multipart_upload", **named)
+                        dropped += 1
+                if not found.get("IsTruncated"):
+                    return dropped
+                place = {"KeyMarker": found["NextKeyMarker"], "UploadIdMarker": found["NextUploadIdMarker"]}
+
+        return self._tried("list", "unfinished uploads", drop, NEVER)
 
     def check(self) -> None:
         """Raise `BucketError` if it cannot be listed just now; tried once."""

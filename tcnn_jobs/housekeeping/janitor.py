@@ -13,7 +13,7 @@ import structlog
 
 from tcnn.errors import RequestError
 from tcnn_jobs.artifacts.base import Artifacts
-from tcnn_jobs.artifacts.bucket import Object
+from tcnn_jobs.artifacts.bucket import BucketError, Object
 from tcnn_jobs.artifacts.layout import MANIFEST, Home, Manifest, file_key, manifest_key, parse
 from tcnn_jobs.artifacts.local import remove
 from tcnn_jobs.artifacts.shared import SharedArtifacts
@@ -48,7 +48,7 @@ class Chores(threading.Thread):
         self._store, self._home, self._settings = store, home, settings
         self._artifacts, self._election = artifacts, election
         self._told = threading.Event()
-        self._swept = self._kept = self._emptied = float("-inf")
+        self._swept = self._kept = self._dropped = self._emptied = float("-inf")
 
     def run(self) -> None:
         """Run chores until `stop`."""
@@ -68,6 +68,9 @@ class Chores(threading.Thread):
             if time.monotonic() - self._kept > SWEEP and self._election.won():
                 self._kept = time.monotonic()
                 sweep_shared(self._store, self._settings, self._artifacts)
+            if time.monotonic() - self._dropped > 24 * YOUNG and self._election.won():
+                self._dropped = time.monotonic()
+                drop_unfinished(self._artifacts)
         except StoreUnavailable:
             return  # the worker says so
         except Exception:
@@ -155,6 +158,17 @@ def _sweep_store(artifacts: SharedArtifacts, store: Store, now: float) -> None:
                 _sweep_job(artifacts, store, identifier, found, now)
             except RequestError:  # deleted meanwhile
                 continue
+
+
+def drop_unfinished(artifacts: Artifacts) -> None:
+    """Remove what hosts that were switched off had sent of a file; a store may not know how, or not allow it."""
+    if not isinstance(artifacts, SharedArtifacts):
+        return
+    try:
+        if dropped := artifacts.bucket.drop_unfinished(24 * YOUNG):
+            log.info("unfinished uploads dropped", uploads=dropped)
+    except BucketError as error:
+        log.info("unfinished uploads stay; let the bucket drop them by a rule", reason=str(error))
 
 
 def _sweep_job(

@@ -9,10 +9,15 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from s3 import Gate, fails, full, gated, read_only
+from s3 import BUCKET, Gate, fails, full, gated, read_only
+from structlog.testing import capture_logs
 
 from tcnn.errors import EnvironmentFailure, RequestError, Stopped, StorageError
 from tcnn_jobs.artifacts.bucket import _SENDING, TRIES, Bucket, BucketError, ObjectGone
+from tcnn_jobs.artifacts.cache import Cache
+from tcnn_jobs.artifacts.layout import Home
+from tcnn_jobs.artifacts.shared import SharedArtifacts
+from tcnn_jobs.housekeeping import janitor
 
 
 def file(tmp_path: Path, content: bytes = b"0123456789" * 100) -> tuple[Path, str]:
@@ -195,3 +200,19 @@ def test_a_library_that_is_missing(scheme: str, hint: str, monkeypatch: pytest.M
         EnvironmentFailure, match=f"^{scheme}://a: the library that reads {scheme}:// is missing: {hint}$"
     ):
         Bucket(f"{scheme}://a")
+
+
+def test_parts_that_were_never_joined_are_dropped(bucket: Bucket, gate: Gate, tmp_path: Path) -> None:
+    """As of a host that was switched off; the store keeps them, and has them paid for, for ever."""
+    for key in ("team/one", "team/two", "teams/other"):
+        bucket._fs.call_s3("create_multipart_upload", Bucket=BUCKET, Key=key)
+    assert bucket.drop_unfinished(10**10) == 0, "one may be under way"
+    assert bucket.drop_unfinished(-60) == 2
+    assert gate.unfinished() == ["teams/other"]
+    gate.refuse = lambda method, path: (403, "AccessDenied") if "uploads" in path else None
+    with pytest.raises(BucketError, match="cannot list unfinished uploads"):
+        bucket.drop_unfinished(0)
+    artifacts = SharedArtifacts(Home(tmp_path).create(), bucket, Cache(tmp_path / "cache", limit=1))
+    with capture_logs() as said:
+        janitor.drop_unfinished(artifacts)  # ends no other chore
+    assert [line["event"] for line in said] == ["unfinished uploads stay; let the bucket drop them by a rule"]

@@ -80,6 +80,7 @@ def test_chores_of_all_are_the_housekeepers_and_a_home_of_its_own_is_each_worker
     done: list[str] = []
     monkeypatch.setattr(janitor, "sweep_home", lambda *_: done.append("home"))
     monkeypatch.setattr(janitor, "sweep_shared", lambda *_: done.append("shared"))
+    monkeypatch.setattr(janitor, "drop_unfinished", lambda *_: done.append("unfinished"))
 
     def chores(name: str) -> list[str]:
         election = Election(house.store, name, 60)
@@ -88,7 +89,7 @@ def test_chores_of_all_are_the_housekeepers_and_a_home_of_its_own_is_each_worker
         done.clear()
         return found
 
-    assert chores("w1") == ["home", "shared"]
+    assert chores("w1") == ["home", "shared", "unfinished"]
     assert chores("w2") == []
     house.home.shared = True
     assert chores("w2") == ["home"]
