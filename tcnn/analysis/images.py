@@ -10,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tcnn.data.decode import decode, mode_of, reason
-from tcnn.data.sources.folder import open_at_once, select_files
-from tcnn.data.transforms import middle_of_strip
+from tcnn.data.decode import UnreadableImage, load_image, mode_of
+from tcnn.data.sources.folder import select_files
 from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import transform_for
 from tcnn.files import path_of
@@ -62,11 +61,10 @@ def read_pictures(where: str | Path, model: nn.Module, limit: int = 32, size: Pa
     names, tensors, unreadable = [], [], []
     for file in files:
         try:
-            with open(file, "rb", opener=open_at_once) as handle:
-                tensors.append(transform(middle_of_strip(decode(handle, mode))))
+            tensors.append(load_image(file, transform, mode))
             names.append(readable(file.name if file == where else str(file.relative_to(where))))
-        except Exception as error:  # a decoder may raise anything over a file that is no image
-            unreadable.append(f"{readable(file.name)}: {shorten(reason(error), 120)}")
+        except UnreadableImage as error:
+            unreadable.append(f"{readable(file.name)}: {shorten(error.reason, 120)}")
     batch = torch.stack(tensors) if tensors else torch.empty(0, *input_settings(model)["input_size"])
     return Pictures(tuple(names), batch, tuple(seen(batch, model)), tuple(unreadable))
 

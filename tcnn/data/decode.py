@@ -2,13 +2,17 @@
 
 import contextlib
 import errno
+import os
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import BinaryIO, Literal
 
 import numpy
 from PIL import Image, UnidentifiedImageError
+from torch import Tensor
 
+from tcnn.data.transforms import Transform
 from tcnn.errors import EnvironmentFailure, RequestError
 
 Mode = Literal["RGB", "L"]
@@ -45,14 +49,28 @@ def decode(opened: BinaryIO | Image.Image, mode: Mode) -> Image.Image:
     clips at 255, 16-bit greys keep their upper eight bits, and floating-point values from 0 to 1 become 0 to 255.
     Raises whatever PIL raises, and `ValueError` for other floating-point values than 0 to 255: see `reason`.
     """
-    with _quiet():
+    with _without_warnings():
         image = opened if isinstance(opened, Image.Image) else Image.open(opened)
         image.load()
         if image.mode.startswith("I"):
-            image = _eight_bits(image)
+            image = _scale_greys(image)
         elif image.mode == "F":
-            image = _of_floats(image)
+            image = _scale_floats(image)
         return image.convert(mode)
+
+
+def load_image(file: str | Path | BinaryIO, transform: Transform, mode: Mode) -> Tensor:
+    """Decode an image file and transform it, (C, H, W). Raises `UnreadableImage`; `EnvironmentFailure` as `reason`."""
+    try:
+        with open(file, "rb", opener=open_at_once) if isinstance(file, str | Path) else file as opened:
+            return transform(decode(opened, mode))
+    except Exception as error:  # PIL's decoders raise almost anything on broken files
+        raise UnreadableImage(str(file), reason(error)) from error
+
+
+def open_at_once(path: str, flags: int) -> int:
+    """Open without blocking: a named pipe called `x.jpg` would stop the run for ever."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def reason(error: Exception) -> str:
@@ -77,7 +95,7 @@ def ignore_warnings() -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _without_warnings() -> Iterator[None]:
     """Context without PIL's warnings; filters are restored, though that makes Python forget earlier warnings."""
     if _ignored:
         yield
@@ -87,7 +105,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
+def _scale_greys(image: Image.Image) -> Image.Image:
     """Scale a grey image of 16 bits, which may come in 32, to 8; one that only uses 8 bits of 32 is unchanged."""
     pixels = numpy.asarray(image)
     if image.mode != "I" or pixels.max(initial=0) > 255:
@@ -95,7 +113,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(pixels.astype(numpy.uint8))
 
 
-def _of_floats(image: Image.Image) -> Image.Image:
+def _scale_floats(image: Image.Image) -> Image.Image:
     """Scale a grey image of floating-point values, as scientific TIFFs have them, to 8 bits, if its range is known."""
     pixels = numpy.asarray(image)
     low, high = float(pixels.min(initial=0)), float(pixels.max(initial=0))

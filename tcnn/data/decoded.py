@@ -66,7 +66,7 @@ def in_memory(data: ImageSet, file: Path) -> ImageSet:
     digest = hashlib.sha256(json.dumps([data.mode, names]).encode()).hexdigest()
     sizes = file.with_name(f"{file.name}.json")
     stamps = [data.stamp(index) for index in range(len(data))]
-    shapes = _known(file, sizes, digest, data.mode, stamps)
+    shapes = _cached_shapes(file, sizes, digest, data.mode, stamps)
     if shapes is None:
         found = []
         with replacing(file, force=True) as temporary, temporary.open("wb") as handle:
@@ -89,7 +89,9 @@ def _write(data: ImageSet, index: int, handle: Any) -> tuple[int, int]:
     return image.height, image.width
 
 
-def _known(file: Path, sizes: Path, digest: str, mode: Mode, stamps: list[str | None]) -> NDArray[numpy.int64] | None:
+def _cached_shapes(
+    file: Path, sizes: Path, digest: str, mode: Mode, stamps: list[str | None]
+) -> NDArray[numpy.int64] | None:
     """Sizes of the cached images, if the cache is of these images."""
     try:
         record = json.loads(sizes.read_text(encoding="utf-8"))

@@ -39,9 +39,8 @@ __all__ = [
 PREFIXES = ("hfds", "torch", "wds")
 STREAMS = ("hfids", "tfds")
 
-
-PRINTED = 16
-"""Images, evenly spread or by their names, whose pixels tell one set from another."""
+FINGERPRINTED = 16
+"""Number of images, evenly spread or chosen by their names, whose pixels make a data set's fingerprint."""
 
 
 class ImageSet:
@@ -115,9 +114,9 @@ class ImageSet:
         """
         whole = self.whole
         if ordered or isinstance(self._source, HubSource | ArraySource):  # these are known by their place alone
-            chosen = sorted({number * (len(whole) - 1) // (PRINTED - 1) for number in range(PRINTED)})
+            chosen = sorted({number * (len(whole) - 1) // (FINGERPRINTED - 1) for number in range(FINGERPRINTED)})
         else:
-            chosen = nsmallest(PRINTED, range(len(whole)), key=lambda index: _draw(whole.filename(index)))
+            chosen = nsmallest(FINGERPRINTED, range(len(whole)), key=lambda index: _random_rank(whole.filename(index)))
         prints = []
         for index in chosen:
             try:
@@ -129,8 +128,8 @@ class ImageSet:
         return hashlib.sha256(f"{len(whole)} {whole.mode}".encode() + b"".join(inside)).hexdigest()
 
 
-def _draw(name: str) -> tuple[int, str]:
-    """Where a file of this name stands in a random order; the same in a folder, a tar, and shards that keep names."""
+def _random_rank(name: str) -> tuple[int, str]:
+    """Sort key of a pseudorandom order of files; the same in a folder, a tar, and shards that keep the names."""
     *_, folder, own = f"/{os.path.splitext(name)[0]}".rsplit("/", 2)  # noqa: PTH122 - a million times
     return zlib.crc32(own.encode("utf-8", "surrogateescape")), folder
 
@@ -152,7 +151,7 @@ def open_dataset(
     Raises `RequestError` (no such data set, split or class; nothing in it), `EnvironmentFailure` (no library).
     """
     mode = mode_of(in_chans)
-    found = _found(str(spec), split, class_names is None, download)
+    found = _open_source(str(spec), split, class_names is None, download)
     found = dataclasses.replace(found, names=tuple(map(class_name, found.names)))
     if not len(found.labels):
         raise RequestError(f"{spec}: no images in split {split!r}")
@@ -226,7 +225,7 @@ def _shuffled_classes(targets: Tensor, fraction: float, seed: int, what: str) ->
             yield members[torch.randperm(len(members), generator=generator)]
 
 
-def _found(spec: str, split: str, complete: bool, download: bool) -> Found:
+def _open_source(spec: str, split: str, complete: bool, download: bool) -> Found:
     """Open a data set by the reader of its kind."""
     prefix, slash, rest = spec.partition("/")
     kind = prefix.lower() if slash and rest else ""

@@ -161,7 +161,7 @@ class EvaluationLoader(_Loader):
     """Loader of every image once over all ranks, in order: rank r of w has the images r, r + w, …
 
     Unreadable images are left out, so a batch may have fewer images, or none. Randomness in a transform depends on the
-    image's index and `seed` only.
+    image's index only.
     """
 
     def __init__(
@@ -174,13 +174,12 @@ class EvaluationLoader(_Loader):
         rank: int = 0,
         world: int = 1,
         pin_memory: bool = False,
-        seed: int = 0,
     ) -> None:
         if batch_size < 1:
             raise RequestError(f"batch_size: expected at least 1, found {batch_size}")
         self._indices = range(rank, len(data), world)
         self._batch_size = batch_size
-        super().__init__(Samples(data, transform, seed, replace=False), workers, pin_memory)
+        super().__init__(Samples(data, transform, seed=0, replace=False), workers, pin_memory)
 
     def __len__(self) -> int:
         return math.ceil(len(self._indices) / self._batch_size)

@@ -1,7 +1,7 @@
 """Image transforms for training and evaluation: timm's, with normalisation included."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy
@@ -14,6 +14,9 @@ from torch import Tensor
 from tcnn.errors import RequestError, one_line
 
 Transform = Callable[[Image.Image], Tensor]
+
+MAX_ASPECT = 20
+"""Largest ratio of an image's sides of which all is seen."""
 
 
 def training_transform(
@@ -65,6 +68,16 @@ def training_transform(
     return transform
 
 
+def evaluation_transform(settings: Mapping[str, Any]) -> Any:
+    """timm's evaluation transform: resize, crop, to a tensor, normalise; of a very long strip only the middle.
+
+    `settings`: timm's `input_size`, `mean`, `std`, `interpolation`, `crop_pct` and `crop_mode`.
+    """
+    transform = create_transform(**settings, is_training=False)
+    transform.transforms.insert(0, middle_of_strip)
+    return transform
+
+
 class PaddedCrop:
     """Random crop of `size`, (H, W), of an image padded by `padding` black pixels on each side."""
 
@@ -89,14 +102,14 @@ class NormalisedTensor:
         return torch.from_numpy(pixels.astype(numpy.float32, order="C")).div_(255).sub_(self.mean).div_(self.std)
 
 
-def middle_of_strip(image: Image.Image, ratio: int = 20) -> Image.Image:
-    """Crop the middle of an image that is more than `ratio` times longer than wide; any other is unchanged.
+def middle_of_strip(image: Image.Image) -> Image.Image:
+    """Crop the middle of an image that is more than `MAX_ASPECT` times longer than wide; any other is unchanged.
 
     timm scales the *short* side to the model's size and crops then: one row of 5,000 pixels would become a gigabyte.
     """
     width, height = image.size
-    left = max(0, width - ratio * height) // 2
-    top = max(0, height - ratio * width) // 2
+    left = max(0, width - MAX_ASPECT * height) // 2
+    top = max(0, height - MAX_ASPECT * width) // 2
     return image.crop((left, top, width - left, height - top)) if left or top else image
 
 

@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from timm.data import create_transform
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -26,7 +25,7 @@ from tcnn.arguments import at_least, typed
 from tcnn.config.base import sides_of
 from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import Batch, EvaluationLoader
-from tcnn.data.transforms import Transform, middle_of_strip
+from tcnn.data.transforms import Transform, evaluation_transform
 from tcnn.errors import RequestError, TcnnError, out_of_memory, shorten
 from tcnn.evaluation.corruptions import Corruption, MixedCorruption
 from tcnn.evaluation.held_out import learned_note
@@ -159,13 +158,12 @@ def transform_for(
         if not 0 < crop_pct <= 1:
             raise RequestError(f"crop_pct: expected a share above 0 and up to 1, found {crop_pct}")
         settings["crop_pct"] = crop_pct
-    transform: Any = create_transform(**settings, is_training=False)
+    transform = evaluation_transform(settings)
     if corruption is not None:
         steps = transform.transforms
         first_tensor = next(i for i, step in enumerate(steps) if "ToTensor" in type(step).__name__)
         made = MixedCorruption(seed) if isinstance(corruption, str) else Corruption(*corruption, seed)
         steps.insert(first_tensor, made)
-    transform.transforms.insert(0, middle_of_strip)
     return transform
 
 

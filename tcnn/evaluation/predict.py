@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import torch
 from pydantic import BaseModel
@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from tcnn.arguments import typed
 from tcnn.checkpoints.files import label_names
 from tcnn.config.base import sides_of
-from tcnn.data.decode import decode, mode_of, reason
-from tcnn.data.sources.folder import open_at_once, walk
+from tcnn.data.decode import Mode, UnreadableImage, load_image, mode_of
+from tcnn.data.sources.folder import walk
 from tcnn.data.sources.names import is_image, sort_key
+from tcnn.data.transforms import Transform
 from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import Amp, Progress, transform_for
 from tcnn.folding.fold import fused
@@ -138,9 +139,10 @@ def predict_image(model: nn.Module, image: BinaryIO, *, top: int = 5) -> list[Gu
     finite.
     """
     place = place_of(model)
-    tensor = _decoded(image, transform_for(model), mode_of(input_shape(model)[0]))
-    if not isinstance(tensor, Tensor):
-        raise RequestError(f"cannot be read as an image ({shorten(tensor, 120)}); send another")
+    try:
+        tensor = load_image(image, transform_for(model), mode_of(input_shape(model)[0]))
+    except UnreadableImage as error:
+        raise RequestError(f"cannot be read as an image ({shorten(error.reason, 120)}); send another") from error
     with evaluating(model), fused(model), torch.inference_mode():
         guesses = next(_guesses(model, tensor.unsqueeze(0).to(place, weights_dtype(model)), top))
     if not guesses:
@@ -204,22 +206,12 @@ def side_by_side(
     return report
 
 
-def _read(file: Path, transform: Any, mode: Any) -> Tensor | str:
+def _read(file: Path, transform: Transform, mode: Mode) -> Tensor | str:
     """The image as the model takes it, or why it cannot be read."""
     try:
-        with open(file, "rb", opener=open_at_once) as opened:
-            return _decoded(opened, transform, mode)
-    except OSError as error:
-        return reason(error)
-
-
-def _decoded(opened: BinaryIO, transform: Any, mode: Any) -> Tensor | str:
-    """The same of an open file."""
-    try:
-        tensor: Tensor = transform(decode(opened, mode))
-        return tensor
-    except Exception as error:  # PIL's decoders raise almost anything on broken files
-        return reason(error)
+        return load_image(file, transform, mode)
+    except UnreadableImage as error:
+        return error.reason
 
 
 def _guesses(model: nn.Module, images: Tensor, top: int) -> Iterator[list[Guess]]:

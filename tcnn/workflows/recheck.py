@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from timm.data import create_transform
 from torch import Tensor, nn
 
 from tcnn.checkpoints import checkpoint
@@ -15,9 +14,9 @@ from tcnn.config import ConversionConfig, VerificationConfig
 from tcnn.config.conversion import OF_TRAINING
 from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import without_stride
-from tcnn.data.decode import decode, mode_of, reason
-from tcnn.data.sources.folder import open_at_once, select_files
-from tcnn.data.transforms import middle_of_strip
+from tcnn.data.decode import UnreadableImage, load_image, mode_of
+from tcnn.data.sources.folder import select_files
+from tcnn.data.transforms import evaluation_transform
 from tcnn.errors import RequestError
 from tcnn.models.randomise import noise_images, randomised
 from tcnn.models.running import usable_device
@@ -207,24 +206,17 @@ def explained(pair: Pair, settings: VerificationConfig) -> Explanation:
 
 
 def load_images(directory: Path, model: nn.Module, limit: int = 32) -> Tensor:
-    """Load up to `limit` images, evenly spread over a directory, (B, C, H, W), resized and normalised as the model's
-    own settings say.
+    """Load up to `limit` images, evenly spread over a directory, preprocessed for the model: (B, C, H, W).
 
-    Files are found and decoded as those of a data set. Of a very long strip only the middle is resized
-    (`middle_of_strip`). Raises `RequestError` when there is no image, or a file that is none.
+    Raises `RequestError` when there is no image, or a file that is none.
     """
     if not directory.is_dir():
         raise RequestError(
             f"{directory}: expected a directory of images, found {'a file' if directory.exists() else 'nothing'}"
         )
     settings = input_settings(model)
-    mode = mode_of(settings["input_size"][0])
-    transform = create_transform(**settings, is_training=False)
-    batch = []
-    for file in select_files(directory, limit):
-        try:
-            with open(file, "rb", opener=open_at_once) as handle:
-                batch.append(transform(middle_of_strip(decode(handle, mode))))
-        except Exception as error:  # a decoder may raise anything over a file that is no image
-            raise RequestError(f"{file}: not a readable image ({reason(error)}); remove it") from error
-    return torch.stack(batch)
+    transform, mode = evaluation_transform(settings), mode_of(settings["input_size"][0])
+    try:
+        return torch.stack([load_image(file, transform, mode) for file in select_files(directory, limit)])
+    except UnreadableImage as error:
+        raise RequestError(f"{error.filename}: not a readable image ({error.reason}); remove it") from error

@@ -56,20 +56,14 @@ class Explorer:
         Raises `RequestError` for what is no image, or for one that the model does not run on.
         """
         from tcnn.analysis.images import seen
-        from tcnn.data.decode import decode, mode_of, reason
-        from tcnn.data.transforms import middle_of_strip
+        from tcnn.data.decode import UnreadableImage, load_image, mode_of
         from tcnn.evaluation.evaluate import transform_for
-        from tcnn.models.trace import input_settings
+        from tcnn.models.trace import input_shape
 
-        mode = mode_of(input_settings(self.model)["input_size"][0])
         try:
-            with open(source, "rb") if isinstance(source, Path) else source as handle:  # noqa: PTH123
-                picture = decode(handle, mode)
-        except TcnnError:
-            raise
-        except Exception as error:  # a decoder may raise anything over a file that is no image
-            raise RequestError(f"cannot be read as an image ({shorten(reason(error), 120)}); send another") from error
-        batch = transform_for(self.model)(middle_of_strip(picture)).unsqueeze(0)
+            batch = load_image(source, transform_for(self.model), mode_of(input_shape(self.model)[0])).unsqueeze(0)
+        except UnreadableImage as error:
+            raise RequestError(f"cannot be read as an image ({shorten(error.reason, 120)}); send another") from error
         kept = Seen(batch)
         encoded = self.views.look(kept)
         identifier = f"img_{secrets.token_hex(8)}"

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NoReturn
 
+from tcnn.data.decode import open_at_once
 from tcnn.data.sources.names import EXTENSIONS, choose_split, is_image, is_junk, sort_key, split_folders
 from tcnn.data.sources.source import Found, number, pack_names, stamp_of
 from tcnn.errors import RequestError, readable
@@ -103,7 +104,9 @@ def class_labels(images: Sequence[str], folders: Iterable[str], where: str, comp
     """
     labels = [(path, parent.rpartition("/")[2]) for path in images if (parent := path.rpartition("/")[0])]
     if not labels:
-        raise RequestError(f"{where}: expected a folder of images for every class, found {_instead(images, folders)}")
+        raise RequestError(
+            f"{where}: expected a folder of images for every class, found {_found_instead(images, folders)}"
+        )
     if complete and (empty := empty_classes([path for path, _ in labels], folders)):
         listed = ", ".join(empty[:3]) + (" …" if len(empty) > 3 else "")
         raise RequestError(
@@ -122,16 +125,11 @@ def empty_classes(images: Iterable[str], folders: Iterable[str]) -> list[str]:
     )
 
 
-def open_at_once(path: str, flags: int) -> int:
-    """Open without blocking: a named pipe called `x.jpg` would stop the run for ever."""
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
 def _parent(folder: str) -> str:
     return str(PurePosixPath(folder).parent)
 
 
-def _instead(images: Sequence[str], folders: Iterable[str]) -> str:
+def _found_instead(images: Sequence[str], folders: Iterable[str]) -> str:
     if images:
         return f"{len(images)} images that lie in no class folder"
     return "folders without images" if list(folders) else "nothing"

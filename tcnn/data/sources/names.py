@@ -108,7 +108,7 @@ def located(name: str, home: Path) -> str:
     """
     prefix, rest = _PLACE.fullmatch(name).groups()  # type: ignore[union-attr]
     path = home / Path(rest).expanduser()
-    return f"{prefix or ''}{os.path.normpath(path)}" if rest and _is_there(path) else name
+    return f"{prefix or ''}{os.path.normpath(path)}" if rest and _exists(path) else name
 
 
 def seen_from_here(name: str, home: Path) -> str:
@@ -116,7 +116,7 @@ def seen_from_here(name: str, home: Path) -> str:
     return name if located(name, Path.cwd()) != name else located(name, home)
 
 
-def _is_there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     """Whether a path exists, or of a pattern of shards the folder that they are in."""
     parts = path.parts
     plain = next((place for place, part in enumerate(parts) if _PATTERN.search(part)), len(parts))

@@ -5,25 +5,23 @@ change. Then any image is one range request, so order and resumption are those o
 fails is retried; storage that stays unavailable ends the run, for an image that is skipped would be another run.
 """
 
-import contextlib
 import hashlib
 import json
 import os
 import random
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-import numpy
-
 from tcnn.data.sources.names import sort_key
-from tcnn.data.sources.source import pack_names
+from tcnn.data.sources.source import ArchiveMembers
 from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, TcnnError, one_line
+from tcnn.files import write_atomically
 
 T = TypeVar("T")
 
@@ -43,28 +41,17 @@ def is_remote(spec: str) -> bool:
     return "://" in spec
 
 
-class RemoteSource:
-    """`Source` of images at (archive, offset, size). Holds no connection, so that worker processes may be forked."""
-
-    def __init__(self, archives: Sequence[str], where: Sequence[int], images: Sequence[tuple[str, int, int]]) -> None:
-        self.archives = tuple(archives)
-        self.where = numpy.array(where, dtype=numpy.int64)
-        self.names = pack_names(name for name, _, _ in images)
-        self.offsets = numpy.array([(offset, size) for _, offset, size in images], dtype=numpy.int64)
-
-    def filename(self, index: int) -> str:
-        """Readable name of an image."""
-        return f"{self.archives[self.where[index]]}/{self.names[index].decode(errors='replace')}"
+class RemoteSource(ArchiveMembers):
+    """`Source` of members of archives at URLs. Holds no connection, so that worker processes may be forked."""
 
     def stamp(self, index: int) -> None:
         return None
 
     def open(self, index: int) -> BinaryIO:
         """Fetch an image; raises `DownloadError` when the storage is unavailable."""
-        offset, size = self.offsets[index].tolist()
-        url = self.archives[self.where[index]]
-        content = retry(url, lambda: _bytes(url, offset, size))
-        return BytesIO(content)
+        offset, size = self.ranges[index].tolist()
+        url = self.archive(index)
+        return BytesIO(retry(url, lambda: _read_range(url, offset, size)))
 
 
 def expand_pattern(pattern: str) -> list[str]:
@@ -101,40 +88,35 @@ def _index_shard(url: str, read: Callable[[Any], list[T]], make: Callable[..., T
     info = retry(url, lambda: files.info(path))
     change = next((str(info[name]) for name in CHANGES if info.get(name)), None)
     name = hashlib.sha256(json.dumps([url, int(info["size"]), change]).encode()).hexdigest()
-    kept = _memory() / f"{name}.json"
+    cached = _cache_folder() / f"{name}.json"
     try:
         if change is not None:
-            return [make(*item) for item in json.loads(kept.read_text(encoding="utf-8"))]
+            return [make(*item) for item in json.loads(cached.read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError):
         pass
 
-    def look() -> list[T]:
+    def build() -> list[T]:
         with files.open(path, "rb", block_size=BLOCK, cache_type="readahead") as handle:
             return read(handle)
 
-    found = retry(url, look)
+    found = retry(url, build)
     if change is not None:
-        _keep(kept, json.dumps(found))
+        _write_cache(cached, json.dumps(found))
     return found
 
 
-def _memory() -> Path:
+def _cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tcnn" / "shards"
 
 
-def _keep(path: Path, content: str) -> None:
+def _write_cache(path: Path, content: str) -> None:
     """Write to the cache atomically; where that fails the shard is indexed again next time."""
-    growing = path.with_name(f".{uuid.uuid4().hex}.tmp")
-    try:
+    with suppress(OSError, TcnnError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        growing.write_text(content, encoding="utf-8")
-        growing.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):  # as it was not begun, or where there is no folder
-            growing.unlink()
+        write_atomically(path, content, force=True)
 
 
-def _bytes(url: str, offset: int, size: int) -> bytes:
+def _read_range(url: str, offset: int, size: int) -> bytes:
     files, path = filesystem(url)
     content: bytes = files.cat_file(path, start=offset, end=offset + size)
     if len(content) != size:

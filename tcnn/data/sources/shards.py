@@ -50,21 +50,20 @@ def open_shards(spec: str, split: str) -> Found:
         found = index_shards(urls, lambda handle: samples(handle, f"wds/{spec}"), Sample)
     else:
         shards, chosen = find_shards(spec, split)
-        found = [_local(shard) for shard in shards]
+        found = [_index(shard) for shard in shards]
     where = [place for place, inside in enumerate(found) for _ in inside]
     every = [sample for inside in found for sample in inside]
     if not every:
         raise RequestError(f"wds/{spec}: no images in its shards; a sample is NAME.jpg with NAME.cls or NAME.json")
     labels = [sample.label for sample in every]
+    images = [(sample.name, sample.offset, sample.size) for sample in every]
     if is_remote(spec):
         folder = urls[0].rpartition("/")[0]
         names, numbers = _names(labels, folder, lambda name: read_object(f"{folder}/{name}"))
-        images = [(sample.name, sample.offset, sample.size) for sample in every]
         return Found(names, numbers, RemoteSource(urls, where, images), chosen)
     beside = shards[0].parent
     names, numbers = _names(labels, str(beside), lambda name: _content(beside / name))
-    members = [Member(sample.name, sample.offset, sample.size) for sample in every]
-    return Found(names, numbers, TarSource(shards, where, members), chosen)
+    return Found(names, numbers, TarSource(list(map(str, shards)), where, images), chosen)
 
 
 def find_remote(spec: str, split: str) -> tuple[list[str], str | None]:
@@ -137,7 +136,7 @@ def _of_split(shards: Sequence[Shard], split: str, spec: str) -> tuple[list[Shar
     return (by_split[chosen] if chosen else list(shards)), chosen
 
 
-def _local(shard: Path) -> list[Sample]:
+def _index(shard: Path) -> list[Sample]:
     try:
         with shard.open("rb") as handle:
             return samples(handle, str(shard))

@@ -33,6 +33,23 @@ class Source(Protocol):
         ...
 
 
+class ArchiveMembers:
+    """Where each image lies: in which archive, and its `size` bytes from `offset` on; base of `Source`s of archives."""
+
+    def __init__(self, archives: Sequence[str], where: Iterable[int], members: Sequence[tuple[str, int, int]]) -> None:
+        self.archives = tuple(archives)
+        self.where = numpy.array(list(where), dtype=numpy.int64)
+        self.names = pack_names(name for name, _, _ in members)
+        self.ranges = numpy.array([(offset, size) for _, offset, size in members], dtype=numpy.int64)
+
+    def archive(self, index: int) -> str:
+        """Path or URL of the archive of an image."""
+        return self.archives[self.where[index]]
+
+    def filename(self, index: int) -> str:
+        return f"{self.archive(index)}/{self.names[index].decode(errors='replace')}"
+
+
 @dataclass(frozen=True)
 class Found:
     """A data set as found: the name of every label, and the label (N,), int64, of every image.

@@ -7,16 +7,14 @@ import io
 import re
 import tarfile
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
 from typing import BinaryIO, NamedTuple
 
-import numpy
-
 from tcnn.data.sources.folder import class_labels
 from tcnn.data.sources.names import choose_split, is_image, is_junk, split_folders
-from tcnn.data.sources.source import Found, number, pack_names, stamp_of
+from tcnn.data.sources.source import ArchiveMembers, Found, number, stamp_of
 from tcnn.errors import RequestError, one_line
 
 COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")
@@ -33,31 +31,17 @@ class Member(NamedTuple):
     folder: bool = False
 
 
-class TarSource:
-    """`Source` of members of archives."""
-
-    def __init__(self, archives: Sequence[Path], where: Iterable[int], members: Sequence[Member]) -> None:
-        self.archives = tuple(archives)
-        self.where = numpy.array(list(where), dtype=numpy.int64)
-        self.names = pack_names(member.name for member in members)
-        self.offsets = numpy.array([(member.offset, member.size) for member in members], dtype=numpy.int64)
-
-    def filename(self, index: int) -> str:
-        return f"{self.archives[self.where[index]]}/{self.names[index].decode(errors='replace')}"
+class TarSource(ArchiveMembers):
+    """`Source` of members of archives on the disk."""
 
     def stamp(self, index: int) -> str | None:
-        return stamp_of(self.archives[self.where[index]])
+        return stamp_of(self.archive(index))
 
     def open(self, index: int) -> BinaryIO:
-        offset, size = self.offsets[index].tolist()
-        return io.BytesIO(read_at(self.archives[self.where[index]], offset, size))
-
-
-def read_at(archive: Path, offset: int, size: int) -> bytes:
-    """Read the bytes of a member."""
-    with archive.open("rb") as file:
-        file.seek(offset)
-        return file.read(size)
+        offset, size = self.ranges[index].tolist()
+        with open(self.archive(index), "rb") as file:  # noqa: PTH123 - a million times
+            file.seek(offset)
+            return io.BytesIO(file.read(size))
 
 
 def is_compressed(name: str) -> bool:
@@ -71,7 +55,7 @@ def members(archive: Path) -> Iterator[Member]:
         with archive.open("rb") as handle:
             yield from members_of(handle, str(archive))
     except OSError as error:
-        raise _no_tar(str(archive), one_line(error)) from error
+        raise _not_a_tar(str(archive), one_line(error)) from error
 
 
 def members_of(handle: BinaryIO, archive: str) -> Iterator[Member]:
@@ -101,18 +85,18 @@ def members_of(handle: BinaryIO, archive: str) -> Iterator[Member]:
     except (tarfile.TarError, EOFError) as error:
         handle.seek(0)
         if handle.read(6).startswith(COMPRESSED):
-            raise _no_tar(archive, UNPACK) from error
-        raise _no_tar(archive, "it is cut off, damaged, or something else") from error
-    yield from _linked(links, seen, archive)
+            raise _not_a_tar(archive, UNPACK) from error
+        raise _not_a_tar(archive, "it is cut off, damaged, or something else") from error
+    yield from _links(links, seen, archive)
 
 
-def _linked(links: Mapping[str, str], files: dict[str, Member], archive: str) -> Iterator[Member]:
+def _links(links: Mapping[str, str], files: dict[str, Member], archive: str) -> Iterator[Member]:
     """The files that symbolic links name, or that lie in folders that they name; `files` grows by the former.
 
     An archive of links is what `tar` makes of a subset that was put together with them. Raises `RequestError` for an
     image, or what may be a class, that is not in it.
     """
-    ends = {name: _end(name, links) for name in links}
+    ends = {name: _resolve(name, links) for name in links}
     for name, end in ends.items():
         if end in files:
             files[name] = files[end]._replace(name=name)
@@ -130,7 +114,7 @@ def _linked(links: Mapping[str, str], files: dict[str, Member], archive: str) ->
             )
 
 
-def _end(name: str, links: Mapping[str, str]) -> str:
+def _resolve(name: str, links: Mapping[str, str]) -> str:
     """Where links that begin with one lead; one of a circle is its own end."""
     passed: set[str] = set()
     while name in links and name not in passed:
@@ -139,7 +123,7 @@ def _end(name: str, links: Mapping[str, str]) -> str:
     return name
 
 
-def _no_tar(archive: str, why: str) -> RequestError:
+def _not_a_tar(archive: str, why: str) -> RequestError:
     return RequestError(f"{archive}: expected an uncompressed, whole tar archive; {why}")
 
 
@@ -155,8 +139,8 @@ def open_tar(archive: Path, split: str, complete: bool) -> Found:
     below = [name.removeprefix(root) for name in folders if name.startswith(root)]
     labels = class_labels(inside, below, f"{archive}/{root}".rstrip("/"), complete)
     names, numbers = number([label for _, label in labels])
-    ordered = [images[root + path] for path, _ in labels]
-    return Found(names, numbers, TarSource([archive], [0] * len(ordered), ordered), chosen)
+    ordered = [images[root + path][:3] for path, _ in labels]
+    return Found(names, numbers, TarSource([str(archive)], [0] * len(ordered), ordered), chosen)
 
 
 def _split_root(images: Iterable[str], folders: set[str], split: str, where: str) -> tuple[str, str | None]:
