@@ -14,7 +14,7 @@ from tcnn.layers.terms import kinds, positions
 from tcnn.layers.terms.kinds import Position
 from tcnn.layers.terms.parameters import Parameters
 from tcnn.layers.terms.positions import Factors, Geometry
-from tcnn.layers.terms.scopes import Scope
+from tcnn.layers.terms.scopes import GLOBAL, Scope
 
 TEMPERATURES = ("gate_temperature", "position_temperature")
 """Names of the buffers that hold the temperatures τ."""
@@ -24,6 +24,10 @@ class ConvolutionShaped(nn.Module):
     """A layer with the geometry of a convolution, under the attribute names of `nn.Conv2d`."""
 
     geometry: Geometry
+    scope: Scope
+    in_channels: int
+    out_channels: int
+    groups: int
 
     @property
     def kernel_size(self) -> positions.Pair:
@@ -40,6 +44,16 @@ class ConvolutionShaped(nn.Module):
         """(rows, columns), as `nn.Conv2d` has it."""
         return self.geometry.dilation
 
+    def _describe(self, *own: str) -> str:
+        """`extra_repr` as of `nn.Conv2d`, what is a layer's `own`, and the scope of content attention."""
+        g = self.geometry
+        convolution = (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={g.kernel_size}, stride={g.stride}, "
+            f"padding={g.padding}, dilation={g.dilation}, groups={self.groups}"
+        )
+        content = () if self.scope == GLOBAL else (f"content={str(self.scope)!r}",)
+        return ", ".join((convolution, *own, *content))
+
 
 class AttentionLayer(ConvolutionShaped):
     """Base class of `GPSA2d` and `FoldedGPSA2d`: attention parameters, values derived from them, geometry.
@@ -51,10 +65,6 @@ class AttentionLayer(ConvolutionShaped):
     parameters of the positional term (`terms.kinds`) and both temperatures are None where all heads are content heads.
     """
 
-    scope: Scope
-    in_channels: int
-    out_channels: int
-    groups: int
     heads: int
     content_heads: int = 0
     """Number of heads without a positional part, which come last: their gate is exactly 0 and has no parameters."""

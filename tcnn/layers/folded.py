@@ -185,10 +185,5 @@ class FoldedGPSA2d(AttentionLayer):
         )
 
     def extra_repr(self) -> str:
-        counts = ", ".join(f"{kind}={self.kinds.count(kind)}" for kind in dict.fromkeys(self.kinds))
-        g = self.geometry
-        return (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={g.kernel_size}, stride={g.stride}, "
-            f"padding={g.padding}, dilation={g.dilation}, groups={self.groups}, bias={self.bias is not None}, {counts}"
-            + ("" if self.scope == scopes.GLOBAL else f", content={str(self.scope)!r}")
-        )
+        counts = (f"{kind}={self.kinds.count(kind)}" for kind in dict.fromkeys(self.kinds))
+        return self._describe(f"bias={self.bias is not None}", *counts)

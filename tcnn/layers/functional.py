@@ -12,12 +12,7 @@ from torch.nn.functional import pad
 
 from tcnn.errors import EmptyMapError, UnsupportedLayerError
 from tcnn.layers import shards
-from tcnn.layers.backends import (
-    convolution,
-    reference,
-    scoped,
-    selection,
-)
+from tcnn.layers.backends import convolution, reference, scoped, selection
 from tcnn.layers.backends.reference import AttentionInputs
 from tcnn.layers.terms import attention, kinds, positions
 from tcnn.layers.terms.execution import is_eager
@@ -81,12 +76,10 @@ def convolution_and_attention(
         positional: as for `attend`.
     """
     refuse_no_tensor(x)
+    others = geometry, scope, weight, value, bias, groups, parameters, positional
     if x.dim() == 3:
-        return convolution_and_attention(x[None], geometry, scope, weight, value, bias, groups, parameters, positional)[
-            0
-        ]
+        return convolution_and_attention(x[None], *others)[0]
     if shards.is_sharded(x):
-        others = geometry, scope, weight, value, bias, groups, parameters, positional
         return shards.on_shards(convolution_and_attention, x, *others)
     if weight is None:
         assert parameters is not None  # noqa: S101 - a layer without a head is all convolution

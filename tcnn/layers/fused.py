@@ -81,14 +81,11 @@ class FusedGPSA2d(ConvolutionShaped):
         return torch.full((), torch.nan, dtype=like.dtype, device=like.device).expand(shape)
 
     def forward(self, input: Tensor) -> Tensor:
-        kernel, given = (
-            self._tensor("kernel"),
-            cast("object", input),
-        )  # symbolic tracing gives something else than a tensor
+        given: object = input  # of symbolic tracing a Proxy
         parameters = self.attention_parameters() if "proj" in self._tensors else None
         return convolution_and_attention(
-            input, self.geometry, self.scope, kernel, self._tensor("value"), self._tensor("bias"), self.groups,
-            parameters, None if isinstance(given, Proxy) else self.positional,
+            input, self.geometry, self.scope, self._tensor("kernel"), self._tensor("value"), self._tensor("bias"),
+            self.groups, parameters, None if isinstance(given, Proxy) else self.positional,
         )  # fmt: skip
 
     def train(self, mode: bool = True) -> Self:
@@ -174,13 +171,8 @@ class FusedGPSA2d(ConvolutionShaped):
         unexpected_keys += [k for k in state_dict if k.startswith(prefix) and k not in own]
 
     def extra_repr(self) -> str:
-        g = self.geometry
-        what = f"heads={self.heads}" if "proj" in self._tensors else "convolution"
-        return (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={g.kernel_size}, stride={g.stride}, "
-            f"padding={g.padding}, dilation={g.dilation}, groups={self.groups}, {what}, for inference only"
-            + ("" if self.scope == GLOBAL else f", content={str(self.scope)!r}")
-        )
+        function = f"heads={self.heads}" if "proj" in self._tensors else "convolution"
+        return self._describe(function, "for inference only")
 
 
 def _prepare(layer: AttentionLayer) -> tuple[int, dict[str, Tensor | None]]:

@@ -159,7 +159,6 @@ class GPSA2d(AttentionLayer):
         self.heads, self.content_heads = heads, content_heads
         self.fused_attn = bool(use_fused_attn())
         self.head_dim = default_head_dim(in_channels, taps) if head_dim is None else head_dim
-
         at_least(1, head_dim=self.head_dim)
 
         def empty(*shape: int) -> nn.Parameter:
@@ -287,12 +286,12 @@ class GPSA2d(AttentionLayer):
         return reference.maps(AttentionInputs(x, self.geometry, self.scope, factors, self.tensors))
 
     def extra_repr(self) -> str:
-        g = self.geometry
-        return (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={g.kernel_size}, stride={g.stride}, "
-            f"padding={g.padding}, dilation={g.dilation}, groups={self.groups}, bias={self.bias is not None}, "
-            f"padding_mode={g.padding_mode!r}, heads={self.heads}, head_dim={self.head_dim}"
-            + (f", content_heads={self.content_heads}" if self.content_heads else "")
-            + ("" if self.position == "isotropic" else f", position={self.position!r}")
-            + ("" if self.scope == scopes.GLOBAL else f", content={self.content!r}")
-        )
+        own = [
+            f"bias={self.bias is not None}", f"padding_mode={self.geometry.padding_mode!r}", f"heads={self.heads}",
+            f"head_dim={self.head_dim}",
+        ]  # fmt: skip
+        if self.content_heads:
+            own.append(f"content_heads={self.content_heads}")
+        if self.position != "isotropic":
+            own.append(f"position={self.position!r}")
+        return self._describe(*own)

@@ -44,7 +44,7 @@ def plan_for(heads: Heads) -> ChunkPlan:
     images, _, _, _ = heads.query.shape
     query_rows, width = heads.query_rows, heads.query_columns
     line = heads.gate.shape[0] * width * max(heads.key.shape[2], heads.value.shape[2])  # elements of the largest tensor
-    memory = memory_of(heads.value.device)
+    memory = total_memory(heads.value.device)
     saved = memory // (256 if heads.value.device.type == "cpu" else SAVED_SHARE)
     if heads.value.device.type == "cpu":
         if query_rows * line > CPU_CHUNK // 2:
@@ -58,7 +58,7 @@ def plan_for(heads: Heads) -> ChunkPlan:
     return ChunkPlan(max(1, most // (query_rows * line)), query_rows, saved)
 
 
-def memory_of(device: torch.device) -> int:
+def total_memory(device: torch.device) -> int:
     """Total memory of a device in bytes; 16 GiB where that is not known."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tcnn.layers.backends.chunked import needs_gradients
-from tcnn.layers.backends.chunks import SAVED_SHARE, memory_of
+from tcnn.layers.backends.chunks import SAVED_SHARE, total_memory
 from tcnn.layers.backends.dense import queries_are_keys
 from tcnn.layers.terms import attention, kinds, positions
 from tcnn.layers.terms.execution import is_eager
@@ -51,7 +51,7 @@ def _fits(x: Tensor, p: Parameters, sizes: Sizes) -> bool:
     """Whether the maps may be kept for the backward pass; without one they may take an eighth of the memory."""
     training = needs_gradients((x, *vars(p).values(), *kinds.tensors_of(p.position)))
     held = _held(x, sizes, 0 if training else x.shape[1])  # in training what is mixed can be computed again
-    return held <= memory_of(x.device) // (SAVED_SHARE if training else 8)
+    return held <= total_memory(x.device) // (SAVED_SHARE if training else 8)
 
 
 def _held(x: Tensor, sizes: Sizes, channels: int) -> int:
@@ -76,7 +76,7 @@ def attend(x: Tensor, parameters: Parameters, geometry: Geometry, scope: Scope) 
     if compiling:
         return custom_operator.attend(inputs, sizes)
     return materialised.attend(
-        inputs, sizes, keep_mixed=_held(x, sizes, x.shape[1]) <= memory_of(x.device) // SAVED_SHARE
+        inputs, sizes, keep_mixed=_held(x, sizes, x.shape[1]) <= total_memory(x.device) // SAVED_SHARE
     )
 
 

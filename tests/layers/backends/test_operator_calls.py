@@ -69,7 +69,7 @@ def test_launches_do_not_grow_with_the_batch(batch: int, side: int) -> None:
 def test_what_does_not_fit_is_cut_into_as_few_parts_as_fit() -> None:
     """32×32 at batch 256: whole maps would take 10 GiB."""
     forward, backward = launches("meta", 256, 512, 32)
-    memory = chunks.memory_of(torch.device("meta"))
+    memory = chunks.total_memory(torch.device("meta"))
     assert memory / 20 < max(forward.largest, backward.largest) <= memory / 10
     few = math.ceil(256 * 9 * 1024 * 1025 * 4 / (memory / 10))
     assert forward.count < 60 + 12 * few
