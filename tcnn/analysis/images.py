@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tcnn.data.decode import UnreadableImage, load_image, mode_of
+from tcnn.data.decode import UnreadableImage, mode_of
 from tcnn.data.sources.folder import select_files
+from tcnn.data.transforms import load_image
 from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import transform_for
 from tcnn.files import path_of

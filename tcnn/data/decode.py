@@ -5,14 +5,11 @@ import errno
 import os
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO, Literal
 
 import numpy
 from PIL import Image, UnidentifiedImageError
-from torch import Tensor
 
-from tcnn.data.transforms import Transform
 from tcnn.errors import EnvironmentFailure, RequestError
 
 Mode = Literal["RGB", "L"]
@@ -57,15 +54,6 @@ def decode(opened: BinaryIO | Image.Image, mode: Mode) -> Image.Image:
         elif image.mode == "F":
             image = _scale_floats(image)
         return image.convert(mode)
-
-
-def load_image(file: str | Path | BinaryIO, transform: Transform, mode: Mode) -> Tensor:
-    """Decode an image file and transform it, (C, H, W). Raises `UnreadableImage`; `EnvironmentFailure` as `reason`."""
-    try:
-        with open(file, "rb", opener=open_at_once) if isinstance(file, str | Path) else file as opened:
-            return transform(decode(opened, mode))
-    except Exception as error:  # PIL's decoders raise almost anything on broken files
-        raise UnreadableImage(str(file), reason(error)) from error
 
 
 def open_at_once(path: str, flags: int) -> int:

@@ -1,8 +1,9 @@
-"""Image transforms for training and evaluation: timm's, with normalisation included."""
+"""Image transforms for training and evaluation: timm's, with normalisation included; `load_image` by one."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy
 import torch
@@ -11,6 +12,7 @@ from timm.data import auto_augment, create_transform
 from timm.data.transforms import MaybeToTensor, ResizeKeepRatio
 from torch import Tensor
 
+from tcnn.data.decode import Mode, UnreadableImage, decode, open_at_once, reason
 from tcnn.errors import RequestError, one_line
 
 Transform = Callable[[Image.Image], Tensor]
@@ -76,6 +78,15 @@ def evaluation_transform(settings: Mapping[str, Any]) -> Any:
     transform = create_transform(**settings, is_training=False)
     transform.transforms.insert(0, middle_of_strip)
     return transform
+
+
+def load_image(file: str | Path | BinaryIO, transform: Transform, mode: Mode) -> Tensor:
+    """Decode an image file and transform it, (C, H, W). Raises `UnreadableImage`; `EnvironmentFailure` as `reason`."""
+    try:
+        with open(file, "rb", opener=open_at_once) if isinstance(file, str | Path) else file as opened:
+            return transform(decode(opened, mode))
+    except Exception as error:  # PIL's decoders raise almost anything on broken files
+        raise UnreadableImage(str(file), reason(error)) from error
 
 
 class PaddedCrop:

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from tcnn.arguments import typed
 from tcnn.checkpoints.files import label_names
 from tcnn.config.base import sides_of
-from tcnn.data.decode import Mode, UnreadableImage, load_image, mode_of
+from tcnn.data.decode import Mode, UnreadableImage, mode_of
 from tcnn.data.sources.folder import walk
 from tcnn.data.sources.names import is_image, sort_key
-from tcnn.data.transforms import Transform
+from tcnn.data.transforms import Transform, load_image
 from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import Amp, Progress, transform_for
 from tcnn.folding.fold import fused

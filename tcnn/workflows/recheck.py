@@ -14,9 +14,9 @@ from tcnn.config import ConversionConfig, VerificationConfig
 from tcnn.config.conversion import OF_TRAINING
 from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import without_stride
-from tcnn.data.decode import UnreadableImage, load_image, mode_of
+from tcnn.data.decode import UnreadableImage, mode_of
 from tcnn.data.sources.folder import select_files
-from tcnn.data.transforms import evaluation_transform
+from tcnn.data.transforms import evaluation_transform, load_image
 from tcnn.errors import RequestError
 from tcnn.models.randomise import noise_images, randomised
 from tcnn.models.running import usable_device

@@ -56,7 +56,8 @@ class Explorer:
         Raises `RequestError` for what is no image, or for one that the model does not run on.
         """
         from tcnn.analysis.images import seen
-        from tcnn.data.decode import UnreadableImage, load_image, mode_of
+        from tcnn.data.decode import UnreadableImage, mode_of
+        from tcnn.data.transforms import load_image
         from tcnn.evaluation.evaluate import transform_for
         from tcnn.models.trace import input_shape
 
