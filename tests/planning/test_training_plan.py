@@ -40,6 +40,11 @@ class TestPlan:
         assert made.seconds == pytest.approx(math.fsum(made.epoch_seconds))
         assert [phase.end for phase in made.phases][-1] == result.updates
         assert all(before.end == after.begin for before, after in pairwise(made.phases))
+        steps, phases = made.updates // made.epochs, made.phases
+        updates = sum((phase.end - phase.begin) * phase.seconds_per_update for phase in phases)
+        ends = [next(phase for phase in phases if end <= phase.end) for end in range(steps, made.updates + 1, steps)]
+        assert made.seconds == pytest.approx(updates + sum(phase.seconds_per_validation for phase in ends))
+        assert all(phase.images_per_second * phase.seconds_per_update == pytest.approx(8) for phase in phases)
         assert made.memory.fits
         assert made.memory.measured is not None
         assert made.memory.measured >= made.memory.computed
@@ -82,6 +87,33 @@ class TestPlan:
         (problem,) = none.problems
         assert "nor does one; choose a smaller --size" in problem
 
+    def test_memory_is_that_of_the_temperature_at_which_the_run_ends(self, photos: Path) -> None:
+        """Converted an epoch before it ends, a T-CNN that is annealed slowly is a convolution to the last update."""
+        computed = {
+            name: plan(TwoConvs(), str(photos), config=tiny(size=96, epochs=40, **options), seconds=0).memory.computed
+            for name, options in {
+                "late": {"convert_at": 39, "anneal_epochs": 30},
+                "held": {"convert_at": 39, "anneal": "hold"},
+                "early": {"convert_at": 1, "anneal_epochs": 30},
+            }.items()
+        }
+        assert computed["late"] == computed["held"] < computed["early"]
+
+    def test_how_many_images_fit_is_foreseen(self, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each further computation takes as long as building the model: one more is enough where passes cost alike."""
+        model, tried = TwoConvs(), list[int]()
+        own = sum(parameter.nbytes for parameter in model.parameters())
+
+        def taken(model: object, make: object, shape: tuple[int, ...], *others: object) -> int:
+            tried.append(shape[0])
+            return (4 + shape[0]) * own  # a pass of an image takes as much as the parameters
+
+        monkeypatch.setattr(planned, "step_bytes", taken)
+        little = Target(torch.device("cuda"), 11 * own)  # 16 images take 20, four of them 8 and 3 for those that wait
+        config = tiny(convert=False, size=8, batch_size=16, amp="float32")
+        made = plan(model, str(photos), config=config, seconds=0, target=little)
+        assert (made.memory.micro_batch, tried) == (4, [16, 4])
+
     def test_a_disk_that_is_too_small_is_named(self, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(planned, "free_disk_bytes", lambda path: 10)
         (problem,) = plan(TwoConvs(), str(photos), config=tiny(), seconds=0).problems
@@ -90,6 +122,10 @@ class TestPlan:
     def test_less_than_no_time_is_refused(self, photos: Path) -> None:
         with pytest.raises(tcnn.TcnnError, match="seconds: expected 0 or more, at most 86400, found -1"):
             plan(TwoConvs(), str(photos), config=tiny(), seconds=-1)
+
+    def test_a_place_that_is_none_is_named(self, photos: Path) -> None:
+        with pytest.raises(tcnn.TcnnError, match=r"^out: expected a path, found 'a\\x00b'"):
+            plan(TwoConvs(), str(photos), config=tiny(), seconds=0, out="a\0b")
 
     @pytest.mark.slow
     def test_the_cnn_beside_it_is_planned_for_as_well(self, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
