@@ -2,9 +2,12 @@
 free and largest memory, by the files that Linux has for it.
 """
 
+from collections.abc import Callable
 from itertools import accumulate
 from mmap import mmap
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +21,7 @@ from tcnn.config import FinetuneConfig
 from tcnn.layers.backends import convolution
 from tcnn.models.running import gpsa_layers
 from tcnn.planning import memory
+from tcnn.planning import trial as trials
 from tcnn.planning.memory import step_bytes
 from tcnn.planning.plan import epoch_seconds
 from tcnn.planning.trial import Pace, Phase, Trial
@@ -84,6 +88,40 @@ class TestPhases:
 
     def test_a_cnn_stays_one(self, photos: Path) -> None:
         assert list(trial_of(photos, tiny(convert=False)).phases()) == [Phase("CNN", 0, 6)]
+
+
+class Clock:
+    """Time goes by only as it is spent."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(trials, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def takes(self, seconds: Callable[..., float], then: Callable[..., object] = lambda *given, **options: None) -> Any:
+        """`then`, in so many seconds by what it is given."""
+
+        def call(*given: Any, **options: Any) -> object:
+            self.now += seconds(*given)
+            return then(*given, **options)
+
+        return call
+
+
+@pytest.mark.parametrize("mixup", [0.0, 0.8])
+def test_what_is_measured_is_what_it_takes(photos: Path, monkeypatch: pytest.MonkeyPatch, mixup: float) -> None:
+    """A micro-batch takes a second, an update a quarter, statistics half a second for each of their batches, and a
+    validation two seconds and half a second for each of its six images, of which only five are looked at."""
+    config = tiny(batch_size=8, micro_batch=2, anneal_epochs=1, bn_reestimate=3, mixup=mixup)
+    made, clock, seen = trial_of(photos, config), Clock(monkeypatch), list[tuple[int, ...]]()
+    monkeypatch.setattr(made.learner, "accumulate", clock.takes(
+        lambda batches, chunk: 1.0, lambda batches, chunk: seen.append(tuple(batches[0][1].shape))
+    ))  # fmt: skip
+    monkeypatch.setattr(made.learner, "update", clock.takes(lambda updates: 0.25))
+    monkeypatch.setattr(trials, "reestimate_batch_norm", clock.takes(lambda model, images, trunk: 0.5 * len(images)))
+    monkeypatch.setattr(trials, "evaluate", clock.takes(lambda model, images: 2 + 0.5 * len(images)))
+    pace = made.time(Phase("attention", 3, 6), 8.0)
+    assert pace == pytest.approx(Pace(micro_batch=1.0, update=0.25, reestimation=0.5 * 3 * 4, validation=5.0))
+    assert seen == [(2, 3) if mixup else (2,)] * 5, "one to warm up, then half of the eight seconds"
 
 
 def test_an_epoch_adds_up_the_phases_that_it_lies_in() -> None:
