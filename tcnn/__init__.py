@@ -23,6 +23,7 @@ from tcnn.version import __version__  # noqa: E402
 if TYPE_CHECKING:
     from tcnn.analysis.inspect import inspect as inspect
     from tcnn.analysis.pages.report import report as report
+    from tcnn.analysis.plots import plots as plots
     from tcnn.checkpoints.checkpoint import load as load
     from tcnn.checkpoints.checkpoint import save as save
     from tcnn.checkpoints.hub import save_directory as save_directory
@@ -80,6 +81,7 @@ _HOMES = {
     "load": "tcnn.checkpoints.checkpoint",
     "parameter_groups": "tcnn.training.recipe.optim",
     "plan": "tcnn.planning.plan",
+    "plots": "tcnn.analysis.plots",
     "predict": "tcnn.evaluation.predict",
     "push_to_hub": "tcnn.publishing.push",
     "report": "tcnn.analysis.pages.report",

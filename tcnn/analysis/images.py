@@ -8,6 +8,7 @@ from typing import Any
 import numpy
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor, nn
 
 from tcnn.data.decode import UnreadableImage, mode_of
@@ -15,6 +16,7 @@ from tcnn.data.sources.folder import select_files
 from tcnn.data.transforms import load_image
 from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import transform_for
+from tcnn.evaluation.predict import named_images
 from tcnn.files import path_of
 from tcnn.layers.terms.positions import Pair
 from tcnn.models.checks import refuse_other_images
@@ -34,10 +36,12 @@ class Pictures:
     """`FILE: reason`, for every unreadable file."""
 
 
-def pictures_of(
-    model: nn.Module, images: str | Path | Tensor | None, limit: int = 32, size: Pair | None = None
-) -> Pictures | None:
-    """Up to `limit` images of a file, a folder, or a batch of model inputs, (B, C, H, W); None where none are given."""
+Images = str | Path | Tensor | Image.Image | Sequence[str | Path | Image.Image]
+"""An image or a folder of them, images of PIL, several of either, or model inputs, (B, C, H, W)."""
+
+
+def pictures_of(model: nn.Module, images: Images | None, limit: int = 32, size: Pair | None = None) -> Pictures | None:
+    """Up to `limit` of the images; None where none are given."""
     if images is None:
         return None
     if isinstance(images, Tensor):
@@ -45,7 +49,9 @@ def pictures_of(
         batch = images[:limit]
         names = tuple(f"image {number}" for number in range(1, len(batch) + 1))
         return Pictures(names, batch, tuple(seen(batch, model)), ())
-    return read_pictures(images, model, limit, size)
+    if isinstance(images, str | Path):
+        return read_pictures(images, model, limit, size)
+    return _read(named_images(images)[:limit], model, size)
 
 
 def read_pictures(where: str | Path, model: nn.Module, limit: int = 32, size: Pair | None = None) -> Pictures:
@@ -58,14 +64,21 @@ def read_pictures(where: str | Path, model: nn.Module, limit: int = 32, size: Pa
         raise RequestError("images: expected an image or a folder of images, found an empty name")
     where = path_of(where, "images")
     files = select_files(where, limit)
+    return _read(
+        [(readable(file.name if file == where else str(file.relative_to(where))), file) for file in files], model, size
+    )
+
+
+def _read(images: Sequence[tuple[str, Path | Image.Image]], model: nn.Module, size: Pair | None) -> Pictures:
+    """The images by their names, as the model takes them."""
     transform, mode = transform_for(model, size), mode_of(input_settings(model)["input_size"][0])
     names, tensors, unreadable = [], [], []
-    for file in files:
+    for name, image in images:
         try:
-            tensors.append(load_image(file, transform, mode))
-            names.append(readable(file.name if file == where else str(file.relative_to(where))))
+            tensors.append(load_image(image, transform, mode))
+            names.append(name)
         except UnreadableImage as error:
-            unreadable.append(f"{readable(file.name)}: {shorten(error.reason, 120)}")
+            unreadable.append(f"{Path(name).name}: {shorten(error.reason, 120)}")
     batch = torch.stack(tensors) if tensors else torch.empty(0, *input_settings(model)["input_size"])
     return Pictures(tuple(names), batch, tuple(seen(batch, model)), tuple(unreadable))
 

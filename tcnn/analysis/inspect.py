@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from tcnn.analysis.attention import AttentionAt, Encoded, encode
-from tcnn.analysis.images import Pictures, pictures_of
+from tcnn.analysis.images import Images, Pictures, pictures_of
 from tcnn.analysis.measures import Measures, Parts, circle, measure
 from tcnn.analysis.recorded import RecordedLayer
 from tcnn.analysis.records import Head, Inspection, Layer, LayerMaps, Measure, NonLocality, Picture
@@ -37,7 +37,7 @@ DIGITS = 6
 @typed()
 def inspect(
     model: nn.Module | str | Path,
-    images: str | Path | Tensor | None = None,
+    images: Images | None = None,
     query: tuple[float, float] = (0.5, 0.5),
     *,
     against: Sequence[nn.Module | str | Path] = (),
@@ -50,8 +50,8 @@ def inspect(
 
     Args:
         model: a converted model, a checkpoint, or a timm model with attention (ViT, DeiT, ConViT) or its name.
-        images: an image or a folder of them, or model inputs, (B, C, H, W). Without any, only what does not depend on
-            images is measured.
+        images: an image or a folder of them, images of PIL, several of either, or model inputs, (B, C, H, W). Without
+            any, only what does not depend on images is measured.
         query: (y, x) in shares of the image's height and width, where attention maps are taken.
         against: further models whose layers are measured on the same images.
         limit: number of images of a folder that are measured.

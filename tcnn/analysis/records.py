@@ -8,10 +8,14 @@ from typing import ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from tcnn.config.base import Record
+from tcnn.formatting import Printed, columns, some
 
 Pair = tuple[int, int]
 Map = list[list[float]]
 """H rows of W weights."""
+COLUMNS = ("layer", "map", "heads", "gate", "span 1/α", "non-locality", "content", "position", "entropy")
+"""Of the table of layers."""
+UNITS = "Non-locality: pixels of the layer's map. Span: pixels² at τ = 1. Entropy: nats."
 
 
 class _Record(Record):
@@ -95,7 +99,7 @@ class NonLocality(_Record):
     layers: list[Layer]
 
 
-class Inspection(_Record):
+class Inspection(Printed, _Record):
     """Result of an inspection, as `tcnn inspect --json` prints it."""
 
     model: str
@@ -107,3 +111,35 @@ class Inspection(_Record):
     pictures: list[Picture]
     against: list[NonLocality] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """The model, and what it was measured on."""
+        images = some(self.images, "image") if self.images else "no images"
+        return f"{self.model} at {self.size[0]}×{self.size[1]}, {images}"
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The layers as a table, of which the first row names the columns."""
+        table: list[tuple[str, ...]] = [COLUMNS]
+        for layer in self.layers:
+            gates = [head.gate for head in layer.heads if head.gate is not None]
+            far = layer.non_locality
+            table.append(
+                (
+                    layer.name,
+                    f"{layer.map[0]}×{layer.map[1]}",
+                    str(len(layer.heads)),
+                    f"{min(gates):.2f}–{max(gates):.2f}" if gates else "–",
+                    *map(_number, (layer.span, far.total, far.content, far.positional, layer.entropy.total)),
+                )
+            )
+        return table
+
+    def __str__(self) -> str:
+        """The layers in the table of `tcnn inspect`, and what could not be measured."""
+        left_out = [f"left out, no image: {name}" for name in self.unreadable]
+        return "\n".join([self.title, columns(self.rows()), UNITS, *left_out, *self.notes])
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"

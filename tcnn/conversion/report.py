@@ -7,6 +7,7 @@ from pydantic import Field
 from tcnn.config import ConversionConfig, PositionKind
 from tcnn.config.base import Record
 from tcnn.errors import RequestError
+from tcnn.formatting import Printed
 
 STANDARDISATION_ENDED = "weight standardisation ended: the standardised filter was loaded"
 """The note of a layer whose convolution standardised its weight."""
@@ -56,7 +57,7 @@ class SkippedLayer(Record):
     reason: str
 
 
-class ConversionReport(Record):
+class ConversionReport(Printed, Record):
     """One conversion: enough to rebuild the architecture, and what a person wants to know of it."""
 
     base_model: str

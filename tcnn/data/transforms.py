@@ -80,9 +80,14 @@ def evaluation_transform(settings: Mapping[str, Any]) -> Any:
     return transform
 
 
-def load_image(file: str | Path | BinaryIO, transform: Transform, mode: Mode) -> Tensor:
-    """Decode an image file and transform it, (C, H, W). Raises `UnreadableImage`; `EnvironmentFailure` as `reason`."""
+def load_image(file: str | Path | BinaryIO | Image.Image, transform: Transform, mode: Mode) -> Tensor:
+    """Decode an image, a file's or PIL's, and transform it: (C, H, W).
+
+    Raises `UnreadableImage`; `EnvironmentFailure` as `reason`.
+    """
     try:
+        if isinstance(file, Image.Image):
+            return transform(decode(file, mode))
         with open(file, "rb", opener=open_at_once) if isinstance(file, str | Path) else file as opened:
             return transform(decode(opened, mode))
     except Exception as error:  # PIL's decoders raise almost anything on broken files

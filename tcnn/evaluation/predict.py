@@ -3,9 +3,10 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
+from PIL import Image
 from pydantic import BaseModel
 from timm.data import ImageNetInfo
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from tcnn.data.transforms import Transform, load_image
 from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import Amp, Progress, transform_for
 from tcnn.folding.fold import fused
+from tcnn.formatting import Printed
 from tcnn.models.checks import refuse_without_values, unwrapped
 from tcnn.models.running import place_of, usable_device, weights_dtype
 from tcnn.models.trace import check_size, evaluating, input_shape
@@ -36,7 +38,7 @@ class Guess(BaseModel):
     probability: float
 
 
-class Prediction(BaseModel):
+class Prediction(Printed, BaseModel):
     """What a model takes an image for."""
 
     file: str
@@ -46,6 +48,11 @@ class Prediction(BaseModel):
     """Why it cannot be read."""
     not_finite: bool = False
     """Whether the model's output for it is NaN or infinite, of which no class is the most probable."""
+
+    def __str__(self) -> str:
+        """The image and its guesses on one line."""
+        guesses = ", ".join(f"{guess.name} {guess.probability:.1%}" for guess in self.guesses)
+        return f"{self.file}: {guesses or self.unreadable or 'not a number'}"
 
 
 class Answers(BaseModel):
@@ -68,7 +75,7 @@ class PredictionReport(BaseModel):
 @typed()
 def predict(
     model: nn.Module | str | Path,
-    images: str | Path | Iterable[str | Path],
+    images: str | Path | Image.Image | Iterable[str | Path | Image.Image],
     *,
     top: int = 5,
     size: int | tuple[int, int] | None = None,
@@ -78,11 +85,11 @@ def predict(
     amp: Amp = "float32",
     progress: Progress | None = None,
 ) -> list[Prediction]:
-    """Classify image files; preprocessing is timm's for the model.
+    """Classify images; preprocessing is timm's for the model.
 
     Args:
         model: a module, or the name of one as `tcnn evaluate` takes it.
-        images: files, and folders of which every image is taken, in natural order.
+        images: files, folders of which every image is taken, in natural order, and images of PIL.
         top: classes for each image; fewer if the model has fewer.
         size: side, or (height, width), in pixels that the images are cropped to; default the model's own.
         crop_pct: the crop's share of the resized image; default the model's own.
@@ -98,7 +105,7 @@ def predict(
     for setting, value in (("top", top), ("batch_size", batch_size)):
         if value < 1:
             raise RequestError(f"{setting}: expected at least 1, found {value}")
-    files = image_files(images)
+    given = named_images(images)
     if isinstance(model, str | Path):
         from tcnn.checkpoints.opening import open_model
 
@@ -113,18 +120,18 @@ def predict(
     dtype = weights_dtype(model)
     autocast = torch.autocast(place.type, getattr(torch, amp), enabled=amp != "float32")
     with evaluating(model), fused(model.to(place)), torch.inference_mode(), autocast:
-        for names in (files[start : start + batch_size] for start in range(0, len(files), batch_size)):
-            read = [_read(file, transform, mode) for file in names]
+        for batch in (given[start : start + batch_size] for start in range(0, len(given), batch_size)):
+            read = [_read(image, transform, mode) for _, image in batch]
             tensors = [tensor for tensor in read if isinstance(tensor, Tensor)]
             answers = iter(_guesses(model, torch.stack(tensors).to(place, dtype), top) if tensors else ())
-            for file, tensor in zip(names, read, strict=True):
+            for (name, _), tensor in zip(batch, read, strict=True):
                 if isinstance(tensor, Tensor):
                     guesses = next(answers)
-                    found.append(Prediction(file=readable(str(file)), guesses=guesses, not_finite=not guesses))
+                    found.append(Prediction(file=name, guesses=guesses, not_finite=not guesses))
                 else:
-                    found.append(Prediction(file=readable(str(file)), guesses=[], unreadable=tensor))
+                    found.append(Prediction(file=name, guesses=[], unreadable=tensor))
             if progress is not None:
-                progress(len(names))
+                progress(len(batch))
     return found
 
 
@@ -150,6 +157,26 @@ def predict_image(model: nn.Module, image: BinaryIO, *, top: int = 5) -> list[Gu
     return guesses
 
 
+def named_images(
+    images: str | Path | Image.Image | Iterable[str | Path | Image.Image],
+) -> list[tuple[str, Path | Image.Image]]:
+    """Images with their names: files, those of folders, and images of PIL, which may remember their file.
+
+    Raises `RequestError` as `image_files`.
+    """
+    several = isinstance(images, Iterable) and not isinstance(images, str | Image.Image)
+    given: list[Any] = list(images) if several else [images]  # type: ignore[arg-type]
+    found: list[tuple[str, Path | Image.Image]] = []
+    for number, one in enumerate(given, 1):
+        if isinstance(one, Image.Image):
+            found.append((readable(str(getattr(one, "filename", "") or f"image {number}")), one))
+        else:
+            found += [(readable(str(file)), file) for file in image_files([one])]
+    if not found:
+        raise RequestError("expected at least one image, or a folder of images")
+    return found
+
+
 def image_files(images: str | Path | Iterable[str | Path]) -> list[Path]:
     """Files as they are named, and of a folder every image below it, in natural order.
 
@@ -160,7 +187,7 @@ def image_files(images: str | Path | Iterable[str | Path]) -> list[Path]:
     for name in given:
         if not isinstance(name, str | os.PathLike):
             kind = type(name).__name__
-            raise RequestError(f"images: expected the paths of files or folders, found {kind}; save images first")
+            raise RequestError(f"images: expected images of PIL, or the paths of files or folders, found {kind}")
         if not str(name):  # Path("") is the working directory
             raise RequestError("images: expected the paths of files or folders, found an empty name")
         path = Path(name).expanduser()
@@ -206,10 +233,10 @@ def side_by_side(
     return report
 
 
-def _read(file: Path, transform: Transform, mode: Mode) -> Tensor | str:
+def _read(image: Path | Image.Image, transform: Transform, mode: Mode) -> Tensor | str:
     """The image as the model takes it, or why it cannot be read."""
     try:
-        return load_image(file, transform, mode)
+        return load_image(image, transform, mode)
     except UnreadableImage as error:
         return error.reason
 

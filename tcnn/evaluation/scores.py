@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, computed_field
 
+from tcnn.formatting import Printed, some
+
 QUANTILE = 1.959963984540054
 """The normal distribution's 97.5 % quantile: all intervals are of 95 %."""
 
@@ -129,7 +131,7 @@ class Score(BaseModel):
         return rounded_interval(self.right, self.images)
 
 
-class Evaluation(Score):
+class Evaluation(Printed, Score):
     """Accuracy of a model with counts, scores per class and unreadable files."""
 
     per_class: dict[str, ClassScore]
@@ -137,6 +139,16 @@ class Evaluation(Score):
     """What was taken for what, the most frequent first; answers that are not finite are not among them."""
     unreadable: list[str]
     unreadable_count: int
+
+    def __str__(self) -> str:
+        """Accuracy with its interval, loss and speed on one line."""
+        between = "" if self.top1_interval is None else f" ({self.top1_interval[0]:.1%} to {self.top1_interval[1]:.1%})"
+        top5 = "" if self.top5 is None else f", top-5 {self.top5:.2%}"
+        unreadable = f", {self.unreadable_count} more unreadable" if self.unreadable_count else ""
+        return (
+            f"top-1 {self.top1:.2%}{between}{top5}, loss {self.loss:.4f}, {some(self.images, 'image')}{unreadable}, "
+            f"{self.images_per_second:.0f} images/s"
+        )
 
 
 def rounded_interval(right: int, images: int) -> tuple[float, float] | None:

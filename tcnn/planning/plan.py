@@ -27,6 +27,7 @@ from tcnn.training.distributed import Processes, process_device
 from tcnn.training.preparing.converted import conversion_at
 from tcnn.training.preparing.inputs import data_set, open_data_sets, training_loader
 from tcnn.training.preparing.prepare import Start, in_chans, is_checkpoint, prepare, teacher_for
+from tcnn.training.preparing.settings import check_run
 from tcnn.training.recipe.annealing import annealing_notes, annealing_schedule, is_single_value, set_temperatures
 from tcnn.training.recipe.optim import create_optimizer
 from tcnn.training.runs.callbacks import Say
@@ -76,6 +77,8 @@ def plan(
     out: str | Path = "run",
     *,
     seconds: float = SECONDS,
+    pretrained: bool = True,
+    weights: Path | None = None,
     baseline: bool = False,
     target: Target | None = None,
     say: Say = lambda message: None,
@@ -90,6 +93,8 @@ def plan(
         model, data, val, config, options: as for `finetune`.
         out: where the run is to be: only its disk is looked at.
         seconds: of real steps; 0 for a plan by computation alone.
+        pretrained, weights: as for `finetune`, and refused alike; they are not loaded, for they take the same whatever
+            they are.
         baseline: as for `finetune`: the CNN is trained afterwards, and planned for as well.
         target: another machine than this one, for a plan by computation alone.
         say: called with what is being done, one line each.
@@ -97,6 +102,10 @@ def plan(
     Raises: what `finetune` raises for a wrong request.
     """
     config = finetune_settings(options, config)
+    check_run(
+        model, weights=weights, pretrained=pretrained, convert=config.convert,
+        both_sets=val is not None and options.get("val_split") is not None,
+    )  # fmt: skip
     model = model if isinstance(model, str | Path) else unwrapped(model)
     if not 0 <= seconds <= MOST_SECONDS:
         raise RequestError(f"seconds: expected 0 or more, at most {MOST_SECONDS}, found {seconds:g}")

@@ -1,8 +1,11 @@
 """The report of a plan: what fine-tuning takes in memory, time and disk. Loads no torch."""
 
+from collections.abc import Iterator
+
 from pydantic import Field
 
 from tcnn.config.base import Record
+from tcnn.formatting import Printed, columns, duration, scale, some
 
 
 class PlannedModel(Record):
@@ -12,6 +15,14 @@ class PlannedModel(Record):
     trained_parameters: int = Field(description="Those that are not frozen.")
     layers: int = Field(description="GPSA layers.")
     flops: int | None = Field(description="Of one image; null where they cannot be counted.")
+
+    def __str__(self) -> str:
+        """Parameters, work and layers in a few words."""
+        work = "" if self.flops is None else f", {scale(self.flops)}FLOPs an image"
+        frozen = self.parameters - self.trained_parameters
+        learns = f", {scale(frozen)} of them frozen" if frozen else ""
+        layers = f", {some(self.layers, 'GPSA layer')}" if self.layers else ""
+        return f"{scale(self.parameters)} parameters{learns}{work}{layers}"
 
 
 class PlannedMemory(Record):
@@ -35,6 +46,13 @@ class PlannedMemory(Record):
         """The measured peak, else the expected one."""
         return self.expected if self.measured is None else self.measured
 
+    def __str__(self) -> str:
+        """The peak, how it is known, and what is free, in a few words."""
+        how = "computed" if self.measured is None else "measured"
+        free = "" if self.free is None else f"; {_bytes(self.free)} free"
+        at_once = f"with {self.micro_batch} images at once" if self.micro_batch > 1 else "with one image at once"
+        return f"{_bytes(self.peak)}, {how}, {at_once} (tensors {_bytes(self.computed)}){free}"
+
 
 class PlannedPhase(Record):
     """A part of the run in which every update takes the same time, with its measured times in seconds."""
@@ -56,7 +74,7 @@ class PlannedDisk(Record):
     free: int
 
 
-class TrainingPlan(Record):
+class TrainingPlan(Printed, Record):
     """What fine-tuning takes: in memory, time and disk, computed, and measured in a few real steps."""
 
     model: str
@@ -92,3 +110,42 @@ class TrainingPlan(Record):
     def disk_bytes(self) -> int:
         """Bytes that the run takes, a baseline's included."""
         return self.disk.total + (0 if self.baseline is None else self.baseline.disk.total)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Images, models, memory, time and disk as a table of two columns."""
+        height, width = self.size
+        images = f"{self.train_images} to train on, {self.val_images} to validate on, {some(self.classes, 'class')}"
+        models = ("CNN", self.source), ("T-CNN" if self.result.layers else "CNN", self.result)
+        table = [("images", f"{images}, {height}×{width} pixels")]
+        table += [(name, str(model)) for name, model in models if model is not None]
+        table += self._run("")
+        if self.baseline is not None:
+            table += self.baseline._run("CNN's ")
+            if self.seconds is not None:
+                table.append(("time of both", duration(self.seconds)))
+        parts = f"checkpoint {_bytes(self.disk.checkpoint)}, resume point {_bytes(self.disk.resume_point)}"
+        table.append(("disk", f"{_bytes(self.disk_bytes)} ({parts}); {_bytes(self.disk.free)} free"))
+        return table
+
+    def _run(self, whose: str) -> Iterator[tuple[str, str]]:
+        """Memory and time of one run."""
+        yield f"{whose}memory", str(self.memory)
+        for phase in self.phases:
+            speed = f"updates {phase.begin + 1}–{phase.end}: {phase.images_per_second:.3g} images/s"
+            yield phase.name, f"{speed}, validation {duration(phase.seconds_per_validation)}"
+        if self.epoch_seconds:
+            first, last = self.epoch_seconds[0], self.epoch_seconds[-1]
+            span = duration(first) + ("" if round(first) == round(last) else f" to {duration(last)}")
+            counts = f"{some(self.epochs, 'epoch')}, {some(self.updates, 'update')}"
+            yield (
+                f"{whose}time",
+                f"{span} an epoch, {duration(sum(self.epoch_seconds))} in all ({counts}) on {self.device}",
+            )
+
+    def __str__(self) -> str:
+        """The table of `tcnn plan`, notes and problems."""
+        return "\n".join([columns(self.rows()), *self.notes, *(f"problem: {problem}" for problem in self.problems)])
+
+
+def _bytes(count: float) -> str:
+    return f"{scale(count)}B"

@@ -20,6 +20,7 @@ from tcnn.training.preparing.settings import check_run
 from tcnn.training.record import Sources, seen_from_here
 from tcnn.training.runs import resume as points
 from tcnn.training.runs.callbacks import BASELINE_PHASE, Callbacks, Progress, Report, Say, StopCheck
+from tcnn.training.runs.display import run_callbacks
 from tcnn.training.runs.rundir import BASELINE, RunDirectory
 from tcnn.training.single_run import Destination, FinetuneResult, train_run
 from tcnn.zoo.catalogue import cnn_of
@@ -41,8 +42,9 @@ def finetune(
     names: Mapping[str, str] | None = None,
     baseline: bool = False,
     compare: bool = False,
-    report: Report = lambda progress: None,
-    say: Say = lambda message: None,
+    report: Report | None = None,
+    say: Say | None = None,
+    quiet: bool = False,
     stop: StopCheck = lambda: False,
     **options: object,
 ) -> FinetuneResult:
@@ -66,6 +68,8 @@ def finetune(
         compare: measure the models before and after on the validation images, and write before-after.json.
         report: called after every step with a `Progress`.
         say: called with notes for the user, one line each.
+        quiet: show nothing. Otherwise, where neither `report` nor `say` is given, progress and notes are shown on
+            stderr, as `tcnn finetune` does.
         stop: called after every step; if true, the run saves its state and ends. Signals are handled without it.
 
     Returns: a `FinetuneResult`. Under `torchrun` every process calls this; the first writes.
@@ -89,24 +93,23 @@ def finetune(
     destination = Destination(run, resume, force, allow_changes)
     if resume and run.started:
         sources = seen_from_here(sources, run)
-    callbacks = Callbacks(report, say, stop)
-    with join_processes(config.device) as processes:
-        if not processes.first:
-            callbacks = Callbacks(stop=stop)
-        if baseline:
-            baseline_config(config)
-            check_baseline(sources.model)
-        result, sets = train_run(sources, destination, config, processes, callbacks, more=baseline or compare)
-        cnn = _baseline(sources, destination, config, processes, callbacks, sets) if baseline else None
-        device, first = process_device(config.device, processes), processes.first
-    if first and (baseline or compare):
-        height, width = run.record()["size"]
-        finished = FinishedRun(
-            sources.model, config, (height, width), Path(result.best), None if cnn is None else Path(cnn.best),
-            pretrained, weights,
-        )  # fmt: skip
-        found = before_and_after(finished, sets[1], device, callbacks.report, run.path / FILE)
-        result.before_after = found.headline()
+    with run_callbacks(report, say, stop, run.path, quiet) as callbacks:
+        with join_processes(config.device) as processes:
+            own = callbacks if processes.first else Callbacks(stop=stop)
+            if baseline:
+                baseline_config(config)
+                check_baseline(sources.model)
+            result, sets = train_run(sources, destination, config, processes, own, more=baseline or compare)
+            cnn = _baseline(sources, destination, config, processes, own, sets) if baseline else None
+            device, first = process_device(config.device, processes), processes.first
+        if first and (baseline or compare):
+            height, width = run.record()["size"]
+            finished = FinishedRun(
+                sources.model, config, (height, width), Path(result.best), None if cnn is None else Path(cnn.best),
+                pretrained, weights,
+            )  # fmt: skip
+            found = before_and_after(finished, sets[1], device, callbacks.report, run.path / FILE)
+            result.before_after = found.headline()
     return result
 
 

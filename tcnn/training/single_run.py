@@ -12,6 +12,7 @@ from tcnn.config import FinetuneConfig
 from tcnn.config.finetune import DEFAULT_SPLIT
 from tcnn.data.image_set import ImageSet
 from tcnn.evaluation.comparing.before_after import BeforeAfter
+from tcnn.formatting import Printed, some
 from tcnn.models.precision import emulated
 from tcnn.models.running import gpsa_layers
 from tcnn.training.distributed import Processes, process_device
@@ -38,7 +39,7 @@ from tcnn.training.updates.cuda_graph import check_graph
 from tcnn.training.updates.loop import Trainer
 
 
-class FinetuneResult(BaseModel):
+class FinetuneResult(Printed, BaseModel):
     """Result of fine-tuning, as `tcnn finetune --json` prints it. Accuracies are shares between 0 and 1."""
 
     model: str
@@ -61,6 +62,18 @@ class FinetuneResult(BaseModel):
     seconds: float
     before_after: BeforeAfter | None = None
     """The models before and after, if they were compared; without classes and single images."""
+
+    def __str__(self) -> str:
+        """Accuracy and checkpoints, in the lines of `tcnn finetune`."""
+        top5 = "" if self.top5 is None else f", top-5 {self.top5:.2%}"
+        lines = [
+            f"{self.model}: top-1 {self.top1:.2%}{top5} after {some(self.epochs, 'epoch')} "
+            f"({some(self.updates, 'update')}, {some(self.layers, 'GPSA layer')}); "
+            f"best {self.best_top1:.2%} in epoch {self.best_epoch + 1}"
+        ]
+        if self.unreadable:
+            lines.append(f"{some(len(self.unreadable), 'image')} could not be read and took no part")
+        return "\n".join([*lines, f"best checkpoint: {self.best}", f"last checkpoint: {self.last}"])
 
 
 class Destination(NamedTuple):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from tcnn.config.base import ErrorStats, Record
+from tcnn.formatting import Printed
 
 
 class LayerError(Record):
@@ -58,7 +59,7 @@ class Drift(Record):
         return _range(self.temperature if self.lowest is None else self.lowest, self.temperature)
 
 
-class VerificationReport(Record):
+class VerificationReport(Printed, Record):
     """Result of verification: equivalence at `temperature`, the hard limit, and drift at τ = 1.
 
     `as_run` compares the model as it is run with its attention; `passed` holds for both. `temperatures` are those of

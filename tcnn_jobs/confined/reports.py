@@ -101,7 +101,7 @@ def write(attempt: str, name: str, out: str, room: str, names: str, images: str 
     with tempfile.TemporaryDirectory(dir=room) as folder:
         shutil.copytree(attempt, Path(folder) / name, copy_function=link, ignore=shutil.ignore_patterns("resume"))
         os.chdir(folder)
-        page = report(name, images=images or None, names=json.loads(names))
+        page = str(report(name, images=images or None, names=json.loads(names)))
         page = page.replace(folder, "").replace(images or folder, "the data set")
         page = page.replace(" (`tcnn report --images DIR`)", "")  # no advice for a command line that nobody has here
         write_atomically(Path(out), page, force=True)

@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 from data_pictures import draw_classes
+from rich.table import Table
 from torch import nn
 
 import tcnn as package
+from tcnn.cli.options.spellings import processes
+from tcnn.cli.output import console
+from tcnn.version import __version__
 
 
 @pytest.fixture(scope="module")
@@ -146,3 +150,37 @@ def test_a_run_stands_for_its_best_checkpoint(tcnn: Any, files: Path) -> None:
     (row,) = tcnn("evaluate", "run", "--json").json["rows"]
     assert row["model"] == "run"
     assert tcnn("verify", "run").error(2).startswith("run: has been trained since it was converted, so it equals no ")
+
+
+def test_without_a_terminal_rows_and_notes_stay_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """They were broken at 120 and 80 columns, in the middle of a time, a file's name or a sentence, so that neither
+    `grep` nor a log had them whole.
+    """
+    table = Table(box=None)
+    table.add_column("number")
+    table.add_column("what is told")
+    table.add_row("1", "a word " * 50 + "end")
+    console.stdout().print(table)
+    with console.training() as (_, say):
+        say("a note " * 50 + "end")
+    out, err = capsys.readouterr()
+    assert [line.split()[-1] for line in out.splitlines()] == ["told", "end"]
+    assert max(map(len, out.splitlines())) < 400
+    assert err == "a note " * 50 + "end\n"
+
+
+def test_the_old_name_of_nproc_warns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert processes(None, None) == 1
+    assert processes(4, None) == 4
+    assert capsys.readouterr().err == ""
+    assert processes(None, 3) == 3
+    assert "--num-workers is called --nproc now; the old name goes with 0.3" in capsys.readouterr().err
+    assert __version__ < "0.3", "a promise: the old name goes now"
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "said"),
+    [(0, "image", "0 images"), (1, "image", "1 image"), (2, "class", "2 classes"), (1, "class", "1 class")],
+)
+def test_one_of_a_thing_and_some(count: int, noun: str, said: str) -> None:
+    assert console.some(count, noun) == said

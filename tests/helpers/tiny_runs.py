@@ -50,6 +50,7 @@ def run(model: Any, data: Any, out: Path, **options: Any) -> FinetuneResult:
         "allow_changes",
         "report",
         "say",
+        "quiet",
         "stop",
         "weights",
         "pretrained",

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from pydantic import BaseModel, ValidationError
 
 from tcnn.analysis.charts import bundle
-from tcnn.analysis.pages.page import pictures, template
+from tcnn.analysis.pages.page import Page, pictures, template
 from tcnn.analysis.plots import gallery
 from tcnn.analysis.plots.training import epochs
 from tcnn.analysis.reading.evaluations import EvaluatedRow, EvaluationFile, read_evaluation
@@ -50,8 +50,8 @@ def report(
     images: str | Path | None = None,
     evaluations: Sequence[str | Path] = (),
     names: Mapping[str, str] | None = None,
-) -> str:
-    """Make the HTML report of a run, as a string.
+) -> Page:
+    """Make the HTML report of a run, as a string that a notebook shows as a page.
 
     Args:
         run: a directory of `tcnn finetune`, of `tcnn convert`, or of a job of the service.
@@ -64,7 +64,7 @@ def report(
     found = _read(path_of(run, "run"), images, evaluations)
     if names:
         found.rename(names)
-    return _page(found)
+    return Page(_page(found))
 
 
 def write(

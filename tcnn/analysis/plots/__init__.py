@@ -4,8 +4,15 @@ Whether they can be drawn is asked here, before any work is done: their librarie
 """
 
 from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tcnn.errors import EnvironmentFailure
+from tcnn.analysis.records import Inspection
+from tcnn.errors import EnvironmentFailure, RequestError, shorten
+from tcnn.files import path_of
+
+if TYPE_CHECKING:
+    from tcnn.analysis.plots.gallery import Gallery
 
 NEEDED = ("matplotlib", "jinja2", "PIL")
 
@@ -23,3 +30,36 @@ def require_plots() -> None:
 
 def _missing() -> list[str]:
     return [name for name in NEEDED if find_spec(name) is None]
+
+
+def plots(of: Inspection | str | Path) -> "Gallery":
+    """Draw what was measured: every plot by its name, shown by a notebook, and written to files by `save`.
+
+    Args:
+        of: what `tcnn.inspect` returned; the directory of a run, whose training is drawn, and what was measured of it;
+            or a file of `tcnn evaluate --json`.
+
+    Raises: `RequestError` for anything else; `EnvironmentFailure` without the extra `plots`.
+    """
+    require_plots()
+    from tcnn.analysis.plots import gallery
+    from tcnn.analysis.reading.evaluations import read_evaluation
+    from tcnn.analysis.reading.rundirs import read_run
+
+    if isinstance(of, Inspection):
+        return gallery.Gallery(gallery.inspection_plots(of))
+    if not isinstance(of, str | Path):
+        raise RequestError(
+            "plots: expected what tcnn.inspect returned, a run's directory or a file of `tcnn evaluate --json`, found "
+            f"{shorten(repr(of), 60)}"
+        )
+    path = path_of(of, "plots")
+    if path.is_file():
+        return gallery.Gallery(gallery.evaluation_plots(read_evaluation(path).rows))
+    run = read_run(path)
+    drawn = [*gallery.training_plots(run.metrics)]
+    if run.inspection is not None:
+        drawn += gallery.inspection_plots(run.inspection)
+    for evaluated in run.evaluations:
+        drawn += gallery.evaluation_plots(evaluated.rows)
+    return gallery.Gallery(drawn)

@@ -1,7 +1,9 @@
 """All plots for a run, an inspection or an evaluation, by file name, or written as files beside the inspection."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from html import escape
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +13,7 @@ from matplotlib.figure import Figure
 from tcnn.analysis.plots import centres, locality, maps, robustness, style, training
 from tcnn.analysis.reading.evaluations import EvaluatedRow, improved
 from tcnn.analysis.records import Inspection
-from tcnn.files import check_output, make_directory, write_atomically
+from tcnn.files import check_output, make_directory, path_of, write_atomically
 
 
 class NamedPlot(NamedTuple):
@@ -21,6 +23,47 @@ class NamedPlot(NamedTuple):
     """File name without suffix."""
     caption: str
     figure: Figure
+
+    def _repr_png_(self) -> bytes:
+        """What a notebook shows."""
+        return style.png(self.figure)
+
+
+class Gallery(Mapping[str, NamedPlot]):
+    """Plots by name, in the order in which they were drawn; a notebook shows all of them."""
+
+    def __init__(self, drawn: Iterable[NamedPlot]) -> None:
+        self._plots = {plot.name: plot for plot in drawn}
+
+    def __getitem__(self, name: str) -> NamedPlot:
+        return self._plots[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._plots)
+
+    def __len__(self) -> int:
+        return len(self._plots)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{plot.name}: {plot.caption}" for plot in self.values())
+
+    def _repr_html_(self) -> str:
+        return "".join(
+            f'<figure><img alt="{escape(plot.caption)}" style="max-width: 100%" src="data:image/png;base64,'
+            f'{b64encode(style.png(plot.figure)).decode()}"><figcaption>{escape(plot.caption)}</figcaption></figure>'
+            for plot in self.values()
+        )
+
+    def save(
+        self, folder: str | Path, kinds: Sequence[style.Format] = ("png", "svg"), force: bool = False
+    ) -> list[Path]:
+        """Write every plot into a folder, NAME.png and NAME.svg.
+
+        Raises: `OutputError` for a file that exists, unless `force`; `StorageError`.
+        """
+        into = path_of(folder, "folder")
+        make_directory(into)
+        return [file for plot in self.values() for file in style.write(plot.figure, into / plot.name, kinds, force)]
 
 
 def training_plots(rows: training.Rows) -> Iterator[NamedPlot]:

@@ -4,20 +4,24 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
 
 import typer
 
+from tcnn import formatting
 from tcnn.errors import readable
 
 if TYPE_CHECKING:  # `tcnn --help` answers before any of these is needed
+    from pathlib import Path
+
     from pydantic import BaseModel
     from rich.console import Console
     from rich.progress import Progress, ProgressColumn
 
-    from tcnn.training.runs.callbacks import Progress as TrainingProgress
-    from tcnn.training.runs.callbacks import Report
+    from tcnn.training.runs.callbacks import Report, Say
+
+some, scale, duration = formatting.some, formatting.scale, formatting.duration
 
 Steps = Callable[[str], None]
 """Called with the name of every step."""
@@ -30,19 +34,6 @@ silenced = False
 
 PIPED = 1_000_000
 """Columns where there is no terminal: what `grep` and a log file get has one line a row, and notes of one line."""
-
-BAR = 14
-"""Width of training's progress bar; with step and time left it fits into 80 columns."""
-
-
-class Watcher(Protocol):
-    """What looks at the reports of a run beside its progress bar."""
-
-    def look(self, now: "TrainingProgress") -> None:
-        """At a report."""
-
-    def finish(self) -> None:
-        """When the run has ended, however it did, and before every note: what has ended stands above it."""
 
 
 def stdout() -> "Console":
@@ -92,94 +83,11 @@ def _bar(quiet: bool, *columns: "ProgressColumn") -> "Progress":
     return Progress(*columns, console=console, transient=True, disable=quiet or silenced or not console.is_terminal)
 
 
-@contextmanager
-def training(
-    quiet: bool = False, watcher: "Callable[[Callable[[str], None]], Watcher] | None" = None
-) -> Iterator[tuple["Report", Callable[[str], None]]]:
-    """Progress bar of training on stderr: step, loss, speed, time left; without a terminal one line per epoch.
+def training(quiet: bool = False, run: "Path | None" = None) -> AbstractContextManager[tuple["Report", "Say"]]:
+    """Show a run of training as `shown_progress` does, and nothing after `--quiet`."""
+    from tcnn.training.runs.display import shown_progress
 
-    Args:
-        watcher: makes, of a function that shows a line, what looks at every report, before every note, and once more
-            in the end (`EpochLog`).
-
-    Yields the `report` and `say` callbacks for `finetune`.
-    """
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        console = Console(stderr=True, highlight=False, width=PIPED)
-    quiet = quiet or silenced
-    live = console.is_terminal and not quiet
-    columns = TextColumn("{task.description}"), BarColumn(bar_width=BAR), TextColumn("{task.fields[facts]}")
-    shown = ""
-
-    def say(message: str) -> None:
-        if not quiet:
-            console.print(message, markup=False)
-
-    watch = None if watcher is None or quiet else watcher(say)
-    with Progress(*columns, console=console, transient=True, disable=not live) as bar:
-        task = bar.add_task("starting", total=100.0, facts="")
-
-        def report(now: "TrainingProgress") -> None:
-            nonlocal shown
-            head = headline(now)
-            room = console.width - len(head) - BAR - 2
-            bar.update(task, completed=now.percent, description=head, facts=facts(now, room))
-            if watch is not None:
-                watch.look(now)
-            epoch = f"epoch {now.epoch} of {now.epochs}"
-            if watch is None and not live and not quiet and now.phase == "validating" and epoch != shown:
-                shown = epoch
-                console.print(f"{epoch} trained, validating", markup=False)
-
-        def tell(message: str) -> None:
-            if watch is not None:
-                watch.finish()
-            say(message)
-
-        try:
-            yield report, tell
-        finally:
-            if watch is not None:
-                watch.finish()
-
-
-def headline(now: "TrainingProgress") -> str:
-    """Phase, epoch and step of a run as text; a phase without epochs or steps has 0 of them."""
-    epoch = f"epoch {now.epoch}/{now.epochs}" if now.epochs else ""
-    step = f"step {now.step}/{now.steps}" if now.steps else ""
-    phase = "" if now.phase == "training" and epoch else now.phase
-    return " ".join(filter(None, (phase, epoch, step)))
-
-
-def facts(now: "TrainingProgress", width: int = 80) -> str:
-    """What fits into a width: time left, then share done, loss, speed, accuracy, learning rate and temperature."""
-    parts = [
-        "" if now.eta_seconds is None else f"{duration(now.eta_seconds)} left",
-        f"{now.percent:.0f}%",
-        "" if now.loss is None else f"loss {now.loss:.3f}",
-        "" if now.images_per_second is None else f"{now.images_per_second:.0f} img/s",
-        "" if now.top1 is None else f"top-1 {now.top1:.1%}",
-        "" if now.lr is None else f"lr {now.lr:.1e}",
-        "" if now.temperature is None else f"τ {now.temperature:.3f}",
-    ]
-    fitting = ""
-    for part in filter(None, parts):
-        longer = f"{fitting}  {part}" if fitting else part
-        if fitting and len(longer) > width:
-            break
-        fitting = longer
-    return fitting
-
-
-def duration(seconds: float) -> str:
-    """Format seconds: 3725 → 1:02:05."""
-    minutes, rest = divmod(round(max(0.0, seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return shown_progress(run, quiet or silenced)
 
 
 def print_json(result: "BaseModel") -> None:
@@ -214,17 +122,3 @@ def print_json_text(text: str) -> None:
     except UnicodeEncodeError:
         text = json.dumps(json.loads(text), indent=2)
     print(text)  # noqa: T201
-
-
-def some(count: int, noun: str) -> str:
-    """A number of things: 1 image, 2 images, 2 classes."""
-    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
-    return f"{count} {noun}{ending}"
-
-
-def scale(count: float) -> str:
-    """Format a large count: 1234567 → 1.2 M."""
-    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if count >= limit:
-            return f"{count / limit:.1f} {unit}"
-    return f"{count:g}"

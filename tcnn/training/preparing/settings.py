@@ -21,9 +21,9 @@ LARGE = 60e6
 def check_run(
     model: object,
     *,
-    resume: bool,
-    force: bool,
-    allow_changes: bool,
+    resume: bool = False,
+    force: bool = False,
+    allow_changes: bool = False,
     weights: Path | None = None,
     pretrained: bool = True,
     both_sets: bool = False,

@@ -28,7 +28,6 @@ from tcnn.cli.options.shared import (
 )
 from tcnn.cli.options.spellings import image_size, processes
 from tcnn.cli.output import console
-from tcnn.cli.output.epochs import EpochLog
 from tcnn.processes import keep_freed_memory, loading
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ def command(
         from tcnn.training.runs.callbacks import Callbacks
 
     keep_freed_memory()
-    with console.training(as_json, lambda show: EpochLog(directory, show)) as (report, say):
+    with console.training(as_json, directory) as (report, say):
         request = RunRequest(
             model=model, data=data, val=val, config=settings, out=str(directory), resume=resume, force=force,
             allow_changes=allow_changes, pretrained=pretrained, weights=None if weights is None else str(weights),
@@ -148,21 +147,10 @@ def command(
 
 
 def show(result: "FinetuneResult") -> None:
-    """Print the final accuracy and the paths of the checkpoints."""
-    out = console.stdout()
-    top5 = "" if result.top5 is None else f", top-5 {result.top5:.2%}"
-    out.print(
-        f"{result.model}: top-1 {result.top1:.2%}{top5} after {console.some(result.epochs, 'epoch')} "
-        f"({console.some(result.updates, 'update')}, {console.some(result.layers, 'GPSA layer')}); "
-        f"best {result.best_top1:.2%} in epoch {result.best_epoch + 1}",
-        markup=False,
-    )
-    if result.unreadable:
-        out.print(f"{console.some(len(result.unreadable), 'image')} could not be read and took no part", markup=False)
+    """Print the final accuracy, the paths of the checkpoints, and the models before and after."""
+    console.stdout().print(str(result), markup=False)
     if result.before_after is not None:
         show_before_after(result.before_after)
-    out.print(f"best checkpoint: {result.best}", markup=False)
-    out.print(f"last checkpoint: {result.last}", markup=False)
 
 
 ROLES = {

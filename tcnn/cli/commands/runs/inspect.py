@@ -14,7 +14,7 @@ from tcnn.processes import loading
 
 if TYPE_CHECKING:
     from tcnn.analysis.plots.style import Format
-    from tcnn.analysis.records import Inspection, Measure
+    from tcnn.analysis.records import Inspection
 
 KINDS: "tuple[Format, ...]" = ("png", "svg")
 
@@ -99,33 +99,22 @@ def _query(text: str) -> tuple[float, float]:
 def _show(found: "Inspection", written: list[Path], out: Path | None) -> None:
     from rich.table import Table
 
+    from tcnn.analysis.records import UNITS
+
     printed = console.stdout()
-    images = console.some(found.images, "image") if found.images else "no images"
-    title = f"{found.model} at {found.size[0]}×{found.size[1]}, {images}"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("layer", overflow="fold")
-    for name in ("map", "heads", "gate", "span 1/α", "non-locality", "content", "position", "entropy"):
-        table.add_column(name, justify="right")
-    for layer in found.layers:
-        gates = [head.gate for head in layer.heads if head.gate is not None]
-        table.add_row(
-            layer.name,
-            f"{layer.map[0]}×{layer.map[1]}",
-            str(len(layer.heads)),
-            f"{min(gates):.2f}–{max(gates):.2f}" if gates else "–",
-            "–" if layer.span is None else f"{layer.span:.2f}",
-            *_parts(layer.non_locality),
-            "–" if layer.entropy.total is None else f"{layer.entropy.total:.2f}",
+    first, *rows = found.rows()
+    table = Table(title=found.title, title_justify="left", box=None, pad_edge=False)
+    for name in first:
+        table.add_column(
+            name, overflow="fold" if name == "layer" else "ellipsis", justify="left" if name == "layer" else "right"
         )
+    for row in rows:
+        table.add_row(*row)
     printed.print(table)
-    printed.print("Non-locality: pixels of the layer's map. Span: pixels² at τ = 1. Entropy: nats.", markup=False)
+    printed.print(UNITS, markup=False)
     for name in found.unreadable:
         printed.print(f"left out, no image: {name}", markup=False)
     for note in found.notes:
         printed.print(note, markup=False)
     if written:
         printed.print(f"wrote {len(written)} files to {out}", markup=False)
-
-
-def _parts(measure: "Measure") -> list[str]:
-    return ["–" if value is None else f"{value:.2f}" for value in (measure.total, measure.content, measure.positional)]

@@ -31,9 +31,7 @@ from tcnn.cli.output import console
 from tcnn.processes import keep_freed_memory, loading
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from tcnn.planning.report import PlannedMemory, PlannedModel, TrainingPlan
+    from tcnn.planning.report import TrainingPlan
 
 
 def command(
@@ -122,64 +120,11 @@ def show(plan: "TrainingPlan") -> None:
     from rich.table import Table
 
     out = console.stdout()
-    height, width = plan.size
     table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_row(
-        "images",
-        f"{plan.train_images} to train on, {plan.val_images} to validate on, {console.some(plan.classes, 'class')}, "
-        f"{height}×{width} pixels",
-    )
-    for name, each in (("CNN", plan.source), ("T-CNN" if plan.result.layers else "CNN", plan.result)):
-        if each is not None:
-            table.add_row(name, _model(each))
-    _add_run(table, plan, "")
-    if plan.baseline is not None:
-        _add_run(table, plan.baseline, "CNN's ")
-        if plan.seconds is not None:
-            table.add_row("time of both", console.duration(plan.seconds))
-    table.add_row(
-        "disk",
-        f"{_bytes(plan.disk_bytes)} (checkpoint {_bytes(plan.disk.checkpoint)}, resume point "
-        f"{_bytes(plan.disk.resume_point)}); {_bytes(plan.disk.free)} free",
-    )
+    for row in plan.rows():
+        table.add_row(*row)
     out.print(table)
     for note in plan.notes:
         out.print(note, markup=False)
     for problem in plan.problems:
         typer.echo(f"problem: {problem}", err=True)
-
-
-def _add_run(table: "Table", plan: "TrainingPlan", whose: str) -> None:
-    """Rows of memory and time of one run."""
-    table.add_row(f"{whose}memory", _memory(plan.memory))
-    for phase in plan.phases:
-        table.add_row(
-            phase.name, f"updates {phase.begin + 1}–{phase.end}: {phase.images_per_second:.3g} images/s, "
-            f"validation {console.duration(phase.seconds_per_validation)}",
-        )  # fmt: skip
-    if plan.epoch_seconds:
-        first, last = plan.epoch_seconds[0], plan.epoch_seconds[-1]
-        span = console.duration(first) + ("" if round(first) == round(last) else f" to {console.duration(last)}")
-        table.add_row(
-            f"{whose}time", f"{span} an epoch, {console.duration(sum(plan.epoch_seconds))} in all ("
-            f"{console.some(plan.epochs, 'epoch')}, {console.some(plan.updates, 'update')}) on {plan.device}",
-        )  # fmt: skip
-
-
-def _model(model: "PlannedModel") -> str:
-    work = "" if model.flops is None else f", {console.scale(model.flops)}FLOPs an image"
-    frozen = model.parameters - model.trained_parameters
-    learns = f", {console.scale(frozen)} of them frozen" if frozen else ""
-    layers = f", {console.some(model.layers, 'GPSA layer')}" if model.layers else ""
-    return f"{console.scale(model.parameters)} parameters{learns}{work}{layers}"
-
-
-def _memory(memory: "PlannedMemory") -> str:
-    how = "computed" if memory.measured is None else "measured"
-    free = "" if memory.free is None else f"; {_bytes(memory.free)} free"
-    at_once = f"with {memory.micro_batch} images at once" if memory.micro_batch > 1 else "with one image at once"
-    return f"{_bytes(memory.peak)}, {how}, {at_once} (tensors {_bytes(memory.computed)}){free}"
-
-
-def _bytes(count: float) -> str:
-    return f"{console.scale(count)}B"

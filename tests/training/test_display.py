@@ -1,16 +1,18 @@
-"""What is shown while a run goes on fits a terminal of 80 columns, and every epoch gets one line, once."""
+"""What a run shows while it goes on, in Python as on the command line: it fits 80 columns, every epoch has one line,
+and nothing is shown to who says so, or takes callbacks.
+"""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from rich.table import Table
+from IPython.core.displayhook import DisplayHook
+from IPython.core.interactiveshell import InteractiveShell
+from tiny_runs import TwoConvs, colours, run
 
-from tcnn.cli.options.spellings import processes
-from tcnn.cli.output import console
-from tcnn.cli.output.epochs import EpochLog, epoch_line
 from tcnn.training.runs.callbacks import Progress
-from tcnn.version import __version__
+from tcnn.training.runs.display import BAR, EpochLog, epoch_line, facts, headline, shown_progress
 
 FULL = {
     "percent": 99.95, "eta_seconds": 359999.0, "loss": 12.345, "lr": 1e-4, "temperature": 0.0217,
@@ -18,33 +20,74 @@ FULL = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return colours(tmp_path_factory.mktemp("data"))
+
+
+def test_notes_and_a_line_for_every_epoch(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = run(TwoConvs(), data, tmp_path / "run", epochs=2)
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert [line[:8] for line in lines if line.startswith("epoch")] == ["epoch 1:", "epoch 2:"]
+    assert set(result.notes) <= set(lines)
+    assert out == ""
+
+
+def test_quiet(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(TwoConvs(), data, tmp_path / "run", epochs=1, quiet=True)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("callback", ["report", "say"])
+def test_who_takes_a_callback_is_not_told_twice(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], callback: str
+) -> None:
+    heard: list[Any] = []
+    run(TwoConvs(), data, tmp_path / "run", epochs=1, **{callback: heard.append})
+    assert capsys.readouterr() == ("", "")
+    assert heard
+
+
+def test_of_several_processes_the_first_shows(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    run(TwoConvs(), data, tmp_path / "run", epochs=1)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_notebook_has_one_line_that_changes_and_no_escape_sequences(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published: list[tuple[dict[str, Any], bool]] = []
+    shell = InteractiveShell.instance()
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr(
+        shell.display_pub, "publish", lambda data, *given, update=False, **more: published.append((data, update))
+    )
+    monkeypatch.setattr("tcnn.training.runs.display.NOTEBOOK_SECONDS", 0.0)
+    with shown_progress() as (report, say):
+        report(Progress(phase="training", epoch=1, epochs=2, step=3, steps=4, percent=37.5, loss=1.25))
+        say("a note")
+    shell.clear_instance()
+    assert isinstance(shell.displayhook, DisplayHook)
+    assert [update for _, update in published] == [False, True, True]
+    assert published[1][0] == {"text/plain": "epoch 1/2 step 3/4  38%  loss 1.250"}
+    assert published[2][0] == {"text/plain": ""}, "a notebook's file does not keep it"
+    assert capsys.readouterr().err == "a note\n"
+
+
 @pytest.mark.parametrize("phase", ["training", "validating"])
 def test_step_and_time_left_fit_80_columns(phase: str) -> None:
     now = Progress(phase=phase, epoch=50, epochs=50, step=1251, steps=1251, **FULL)
-    head = console.headline(now)
-    facts = console.facts(now, 80 - len(head) - console.BAR - 2)
-    assert len(head) + 1 + console.BAR + 1 + len(facts) <= 80
+    head = headline(now)
+    rest = facts(now, 80 - len(head) - BAR - 2)
+    assert len(head) + 1 + BAR + 1 + len(rest) <= 80
     assert "step 1251/1251" in head
-    assert "99:59:59 left" in facts
-    assert "loss" in console.facts(now, 200)
-    assert "τ 0.022" in console.facts(now, 200)
-
-
-def test_without_a_terminal_rows_and_notes_stay_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """They were broken at 120 and 80 columns, in the middle of a time, a file's name or a sentence, so that neither
-    `grep` nor a log had them whole.
-    """
-    table = Table(box=None)
-    table.add_column("number")
-    table.add_column("what is told")
-    table.add_row("1", "a word " * 50 + "end")
-    console.stdout().print(table)
-    with console.training() as (_, say):
-        say("a note " * 50 + "end")
-    out, err = capsys.readouterr()
-    assert [line.split()[-1] for line in out.splitlines()] == ["told", "end"]
-    assert max(map(len, out.splitlines())) < 400
-    assert err == "a note " * 50 + "end\n"
+    assert "99:59:59 left" in rest
+    assert "loss" in facts(now, 200)
+    assert "τ 0.022" in facts(now, 200)
 
 
 def test_an_epochs_line() -> None:
@@ -114,20 +157,3 @@ def test_the_epochs_of_the_baseline_are_told_apart(tmp_path: Path) -> None:
     log.look(at("baseline training", 2))
     log.finish()
     assert [line[:12] for line in resumed] == ["CNN epoch 2:"], "the T-CNN's were over before"
-
-
-def test_the_old_name_of_nproc_warns(capsys: pytest.CaptureFixture[str]) -> None:
-    assert processes(None, None) == 1
-    assert processes(4, None) == 4
-    assert capsys.readouterr().err == ""
-    assert processes(None, 3) == 3
-    assert "--num-workers is called --nproc now; the old name goes with 0.3" in capsys.readouterr().err
-    assert __version__ < "0.3", "a promise: the old name goes now"
-
-
-@pytest.mark.parametrize(
-    ("count", "noun", "said"),
-    [(0, "image", "0 images"), (1, "image", "1 image"), (2, "class", "2 classes"), (1, "class", "1 class")],
-)
-def test_one_of_a_thing_and_some(count: int, noun: str, said: str) -> None:
-    assert console.some(count, noun) == said

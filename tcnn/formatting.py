@@ -1,0 +1,41 @@
+"""Counts and times as text, as commands, reports and results show them."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+class Printed:
+    """Base of results that IPython and notebooks show as `print` does."""
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+
+def some(count: int, noun: str) -> str:
+    """A number of things: 1 image, 2 images, 2 classes."""
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count} {noun}{ending}"
+
+
+def scale(count: float) -> str:
+    """Format a large count: 1234567 → 1.2 M."""
+    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= limit:
+            return f"{count / limit:.1f} {unit}"
+    return f"{count:g}"
+
+
+def duration(seconds: float) -> str:
+    """Format seconds: 3725 → 1:02:05."""
+    minutes, rest = divmod(round(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def columns(rows: Iterable[Sequence[str]]) -> str:
+    """Rows of cells as text in columns, two spaces apart."""
+    cells = [list(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
+    )

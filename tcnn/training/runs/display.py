@@ -1,0 +1,221 @@
+"""Progress of a run on the screen: where it stands, a line for every epoch, and every note.
+
+The lines come from metrics.jsonl, where the run writes them whichever processes train, so none is lost between two
+reports. `tcnn finetune` and `tcnn jobs watch` show it, and so does `tcnn.finetune` in Python and in a notebook.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tcnn.formatting import duration
+from tcnn.training.runs.callbacks import Callbacks, Progress, Report, Say, StopCheck
+from tcnn.training.runs.rundir import BASELINE, RunDirectory
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+BAR = 14
+"""Width of the progress bar; with step and time left it fits into 80 columns."""
+PIPED = 1_000_000
+"""Columns where there is no terminal: a log file gets every note on one line."""
+NOTEBOOK_SECONDS = 0.5
+"""Between two changes of a notebook's line."""
+
+
+@contextmanager
+def run_callbacks(
+    report: Report | None, say: Say | None, stop: StopCheck, run: Path, quiet: bool = False
+) -> Iterator[Callbacks]:
+    """The caller's callbacks; where it gives none, those that show the run in `run`, in the first process alone."""
+    if quiet or report is not None or say is not None or os.environ.get("RANK", "0") != "0":
+        yield Callbacks(report or Callbacks.report, say or Callbacks.say, stop)
+        return
+    with shown_progress(run) as (show, tell):
+        yield Callbacks(show, tell, stop)
+
+
+@contextmanager
+def shown_progress(run: Path | None = None, quiet: bool = False) -> Iterator[tuple[Report, Say]]:
+    """Show a run on stderr: where it stands (step, loss, speed, time left), a line for every epoch, and notes.
+
+    Where it stands is a bar in a terminal, and in a notebook one line that changes; elsewhere it is not shown.
+
+    Args:
+        run: its directory, whose metrics.jsonl tells what became of every epoch; without it only that they end.
+        quiet: show nothing.
+
+    Yields the `report` and `say` callbacks of `finetune`.
+    """
+    from rich.console import Console
+
+    notebook = Console().is_jupyter
+    screen = Console(stderr=True, highlight=False, force_jupyter=False)
+    live = screen.is_terminal and not notebook
+    if not live:
+        screen = Console(stderr=True, highlight=False, force_jupyter=False, force_terminal=False, width=PIPED)
+    trained = 0
+
+    def show(message: str) -> None:
+        if not quiet:
+            screen.print(message, markup=False)
+
+    epochs = None if run is None or quiet else EpochLog(run, show)
+    place = nullcontext() if quiet else _line() if notebook else _bar(screen) if live else nullcontext()
+    with place as update:
+
+        def report(now: Progress) -> None:
+            nonlocal trained
+            if update is not None:
+                update(now)
+            if epochs is not None:
+                epochs.look(now)
+            elif not live and now.phase == "validating" and now.epoch != trained:
+                trained = now.epoch
+                show(f"epoch {now.epoch} of {now.epochs} trained, validating")
+
+        def say(message: str) -> None:
+            if epochs is not None:
+                epochs.finish()  # what has ended stands above the note
+            show(message)
+
+        try:
+            yield report, say
+        finally:
+            if epochs is not None:
+                epochs.finish()
+
+
+@contextmanager
+def _bar(screen: "Console") -> Iterator[Report]:
+    """A bar at the bottom of a terminal."""
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=BAR), TextColumn("{task.fields[facts]}")
+    with Bar(*columns, console=screen, transient=True) as bar:
+        task = bar.add_task("starting", total=100.0, facts="")
+
+        def update(now: Progress) -> None:
+            head = headline(now)
+            rest = facts(now, screen.width - len(head) - BAR - 2)
+            bar.update(task, completed=now.percent, description=head, facts=rest)
+
+        yield update
+
+
+@contextmanager
+def _line() -> Iterator[Report]:
+    """A line of a notebook's cell that changes; escape sequences of a terminal would stay in its file."""
+    from IPython.display import display
+
+    def text(line: str) -> dict[str, str]:
+        return {"text/plain": line}
+
+    shown = display(text("starting"), raw=True, display_id=True)
+    last = time.monotonic()
+
+    def update(now: Progress) -> None:
+        nonlocal last
+        if time.monotonic() - last >= NOTEBOOK_SECONDS:
+            last = time.monotonic()
+            shown.update(text(f"{headline(now)}  {facts(now, 80)}"), raw=True)
+
+    try:
+        yield update
+    finally:
+        shown.update(text(""), raw=True)
+
+
+def headline(now: Progress) -> str:
+    """Phase, epoch and step of a run as text; a phase without epochs or steps has 0 of them."""
+    epoch = f"epoch {now.epoch}/{now.epochs}" if now.epochs else ""
+    step = f"step {now.step}/{now.steps}" if now.steps else ""
+    phase = "" if now.phase == "training" and epoch else now.phase
+    return " ".join(filter(None, (phase, epoch, step)))
+
+
+def facts(now: Progress, width: int = 80) -> str:
+    """What fits into a width: time left, then share done, loss, speed, accuracy, learning rate and temperature."""
+    parts = [
+        "" if now.eta_seconds is None else f"{duration(now.eta_seconds)} left",
+        f"{now.percent:.0f}%",
+        "" if now.loss is None else f"loss {now.loss:.3f}",
+        "" if now.images_per_second is None else f"{now.images_per_second:.0f} img/s",
+        "" if now.top1 is None else f"top-1 {now.top1:.1%}",
+        "" if now.lr is None else f"lr {now.lr:.1e}",
+        "" if now.temperature is None else f"τ {now.temperature:.3f}",
+    ]
+    fitting = ""
+    for part in filter(None, parts):
+        longer = f"{fitting}  {part}" if fitting else part
+        if fitting and len(longer) > width:
+            break
+        fitting = longer
+    return fitting
+
+
+class EpochLog:
+    """Shows the epochs of the run in `run`, and of the baseline in it, that end while it is watched, each once."""
+
+    def __init__(self, run: Path, show: Callable[[str], None]) -> None:
+        self._own = _Epochs(run, show)
+        self._baseline = _Epochs(run / BASELINE, lambda line: show(f"CNN {line}"))
+        self._place = (False, 0)
+
+    def look(self, now: Progress) -> None:
+        """Show what has ended before `now`."""
+        place = (now.of_baseline, now.epoch)
+        if place == self._place:
+            return
+        self._place = place
+        if now.epoch >= 1:
+            (self._baseline if now.of_baseline else self._own).watch(now.epoch)
+        self.finish()
+
+    def finish(self) -> None:
+        """Show what has ended; without a report there was no epoch to show."""
+        self._own.finish()
+        self._baseline.finish()
+
+
+class _Epochs:
+    """Those of one directory."""
+
+    def __init__(self, run: Path, show: Callable[[str], None]) -> None:
+        self._run, self._show = run, show
+        self._told: int | None = None
+        """Epochs that have been shown, or were over before; None until the run reports for the first time."""
+        self._since = time.monotonic()
+
+    def watch(self, epoch: int) -> None:
+        """Begin with this epoch, from 1, unless it has begun."""
+        if self._told is None:
+            self._told, self._since = epoch - 1, time.monotonic()
+
+    def finish(self) -> None:
+        if self._told is None:
+            return
+        rows = RunDirectory(self._run).rows("epoch")
+        for row in rows[self._told :]:
+            seconds, self._since = time.monotonic() - self._since, time.monotonic()
+            self._show(epoch_line(row, seconds))
+        self._told = max(self._told, len(rows))
+
+
+def epoch_line(row: Mapping[str, Any], seconds: float) -> str:
+    """A row of metrics.jsonl as one line of at most 80 characters."""
+    val = row.get("val") or {}
+    loss, lr, temperature = row.get("train_loss"), row.get("lr"), row.get("temperature")
+    parts = [
+        "" if loss is None else f"loss {loss:.3f}",
+        "" if val.get("top1") is None else f"top-1 {val['top1']:.1%}",
+        "" if lr is None else f"lr {lr:.1e}",
+        "" if temperature is None else f"τ {temperature:.3f}",
+        duration(seconds),
+        "best so far" if row.get("best") else "",
+    ]
+    return f"epoch {row['epoch'] + 1}: {', '.join(filter(None, parts))}"
