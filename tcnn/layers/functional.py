@@ -181,7 +181,7 @@ def is_global(scope: Scope, x: Tensor, geometry: Geometry) -> bool:
 
 def refuse_no_tensor(x: object) -> None:
     """Raise for an input that is no tensor, and no stand-in for one, as symbolic tracing gives."""
-    if not hasattr(x, "dim"):
+    if not isinstance(x, Tensor) and not hasattr(x, "dim"):  # asked by name alone, torch 2.8's compiler finds no `dim`
         raise UnsupportedLayerError(f"GPSA2d: expected a tensor of shape (B, C, H, W), got {type(x).__name__}")
 
 
