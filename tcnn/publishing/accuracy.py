@@ -24,6 +24,8 @@ class Accuracy(NamedTuple):
     top5: float | None
     corrupted: float | None
     """Mean over corruptions and severities, where they were measured."""
+    trained_on: bool = False
+    """Whether the model was trained on some of these images."""
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -40,11 +42,13 @@ def of_files(files: Sequence[Path]) -> list[Accuracy]:
 def _of_rows(file: Path) -> Iterator[Accuracy]:
     content = read_evaluation(file)
     several = len({(row.height, row.width) for row in content.rows}) > 1
+    data = _last(content.data) + (", held out" if content.held_out else "")
     for row in content.rows:
         if row.clean is not None:
             yield Accuracy(
-                model=row.title + (f" at {row.size} pixels" if several else ""), data=_last(content.data),
-                images=row.clean.images, top1=row.clean.top1, top5=row.clean.top5, corrupted=row.corruption_top1,
+                model=row.title + (f" at {row.size} pixels" if several else ""), data=data, images=row.clean.images,
+                top1=row.clean.top1, top5=row.clean.top5, corrupted=row.corruption_top1,
+                trained_on=row.model in content.trained_on,
             )  # fmt: skip
 
 
@@ -92,7 +96,8 @@ def table(rows: Sequence[Accuracy]) -> str:
     lines.append("|---" * (6 if corrupted else 5) + "|")
     for row in rows:
         low, high = row.interval
-        cells = [row.model, f"{row.images:,} of {row.data}", f"{row.top1:.2%}", f"{low:.2%} to {high:.2%}"]
+        seen = " (trained on these images)" if row.trained_on else ""
+        cells = [f"{row.model}{seen}", f"{row.images:,} of {row.data}", f"{row.top1:.2%}", f"{low:.2%} to {high:.2%}"]
         cells += ["–" if row.top5 is None else f"{row.top5:.2%}"]
         cells += ["–" if row.corrupted is None else f"{row.corrupted:.2%}"] if corrupted else []
         lines.append("| " + " | ".join(cells) + " |")

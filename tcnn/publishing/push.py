@@ -120,9 +120,10 @@ def push_to_hub(
         if onnx:
             say("exporting to ONNX")
             export(model, folder / "model.onnx")
+        own = _names(source)
         card = model_card(
             model, verification, sections, place=f"hf-hub:{repository}", title=repository.partition("/")[2],
-            license=license, results=[_result(row) for row in rows if row.model in _names(source)],
+            license=license, results=[_result(row) for row in rows if row.model in own and not row.trained_on],
             parts=_parts(rows, drawn, onnx),
         )  # fmt: skip
         (folder / "README.md").write_text(card, encoding="utf-8")

@@ -79,6 +79,24 @@ def test_rows_of_a_file_are_told_by_their_size_where_there_are_several(tmp_path:
     assert (low, high) == pytest.approx((0.352, 0.648), abs=5e-4), "Wilson's, of 20 of 40"
 
 
+def test_accuracy_on_images_that_a_model_was_trained_on_is_told_as_that(tmp_path: Path) -> None:
+    """It was published as any other; the report of a run and the dashboard tell it."""
+    rows = [measured(f"/home/me/{name}", 64, 40, 0.5) for name in ("cnn.safetensors", "t.safetensors")]
+    written = {
+        "data": "animals",
+        "images": 40,
+        "rows": rows,
+        "trained_on": ["/home/me/t.safetensors"],
+        "held_out": True,
+    }
+    (tmp_path / "a.json").write_text(json.dumps(written))
+    found = of_files([tmp_path / "a.json"])
+    assert [row.trained_on for row in found] == [False, True]
+    *_, cnn, own = table(found).splitlines()
+    assert cnn.startswith("| cnn.safetensors | 40 of animals, held out |")
+    assert own.startswith("| t.safetensors (trained on these images) | 40 of animals, held out |")
+
+
 @pytest.mark.parametrize(
     ("training", "data"),
     [

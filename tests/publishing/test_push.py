@@ -140,6 +140,11 @@ def test_a_dry_run_asks_nobody_and_shows_every_file(
     (result,) = head(report.card)["model-index"][0]["results"]
     assert [each["value"] for each in result["metrics"]] == [0.8], "the other model's are not this one's"
     assert result["dataset"]["name"] == "animals"
+    seen = json.loads(rows.read_text()) | {"trained_on": ["runs/t.safetensors"]}
+    rows.write_text(json.dumps(seen))
+    again = tcnn.push_to_hub(file, "my-team/animals", evaluations=[rows], pictures=False, dry_run=True).card
+    assert "model-index" not in head(again), "what a model has seen is no result of it"
+    assert "| t.safetensors (trained on these images) |" in again
     assert 'timm.create_model("hf-hub:my-team/animals", pretrained=True)' in report.card
     assert "| float64 |" in report.card
 

@@ -13,9 +13,9 @@ from sampled import sampled
 from timm.models import _registry
 from torch import nn
 
-from tcnn.errors import WeightsError
+from tcnn.errors import TcnnError, WeightsError
 from tcnn.zoo import weights
-from tcnn.zoo.sources import create_source
+from tcnn.zoo.sources import check_name, create_source
 
 State = dict[str, torch.Tensor]
 
@@ -84,6 +84,41 @@ def test_timms_options_are_read_as_plain_values(tmp_path: Path) -> None:
         weights.read(tmp_path / "w.pth")
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("folder", "folder: a directory without a checkpoint; expected one of a run or a model, or a timm name"),
+        ("notes.txt", "notes.txt: a file whose name does not say what it is; a checkpoint's ends in .safetensors"),
+        ("w.pth", "w.pth: a file, where a model's name is expected; weights stand beside it: MODEL --weights w.pth"),
+        ("gone.pth", "gone.pth: no such file"),
+        ("resnet5Od", "resnet5Od: no timm model of this name; did you mean resnet50"),
+        ("test_resnet.best", "test_resnet.best: test_resnet has no weights tagged 'best'; known tags: r160_in1k"),
+        (
+            "local-dir:folder",
+            "local-dir:folder: expected a directory with config.json and weights, found none at folder",
+        ),
+        ("gone/run", "gone/run: no such file or directory; a timm name has no slash, a repository is hf-hub:gone/run"),
+        ("folder/inner", "folder/inner: neither a checkpoint nor a directory of a run or a model; name one of these"),
+        ("ftp:some/where", "Unknown model source 'ftp' in model name 'ftp:some/where'"),
+    ],
+)
+def test_what_is_no_name_is_told_for_what_it_is(
+    name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
+    for file in ("notes.txt", "w.pth"):
+        (tmp_path / file).touch()
+    with pytest.raises(TcnnError) as caught:
+        check_name(name)
+    assert str(caught.value).startswith(said)
+
+
+def test_the_architecture_of_a_name_is_known() -> None:
+    assert check_name("test_resnet") == check_name("test_resnet.r160_in1k") == "test_resnet"
+    assert check_name("hf-hub:timm/resnet18.a1_in1k") is None
+
+
 def deaf(patch: pytest.MonkeyPatch) -> None:
     """Has `test_resnet` ignore timm's `pretrained`, as architectures of one's own may."""
     entry_point = timm.models.model_entrypoint("test_resnet")
@@ -95,7 +130,6 @@ def deaf(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(_registry._model_entrypoints, "test_resnet", ignores)
 
 
-@pytest.mark.slow  # of rare architectures
 def test_an_architecture_that_ignores_pretrained_gets_its_weights(
     lively: Callable[..., nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
