@@ -76,8 +76,10 @@ def test_what_a_file_would_need_is_named(tmp_path: Path) -> None:
 
 def test_timms_options_are_read_as_plain_values(tmp_path: Path) -> None:
     options = argparse.Namespace(model="t_test_resnet", num_classes=3, model_kwargs={"content_heads": 2})
-    torch.save({"arch": "t_test_resnet", "args": options, "state_dict": {"a": torch.ones(1)}}, tmp_path / "w.pth.tar")
+    written = {"arch": "t_test_resnet", "args": options, "state_dict": {"a": torch.ones(1)}, "epoch": 3, "metric": 71.5}
+    torch.save(written, tmp_path / "w.pth.tar")
     found = weights.read(tmp_path / "w.pth.tar")
+    assert (found.epoch, found.metric) == (3, 71.5)
     assert (found.architecture, found.arguments["model_kwargs"]) == ("t_test_resnet", {"content_heads": 2})
     torch.save({"epoch": 3, "note": "nothing"}, tmp_path / "w.pth")
     with pytest.raises(WeightsError, match="no weights in it; its keys are epoch, note; save model"):
@@ -117,6 +119,33 @@ def test_what_is_no_name_is_told_for_what_it_is(
 def test_the_architecture_of_a_name_is_known() -> None:
     assert check_name("test_resnet") == check_name("test_resnet.r160_in1k") == "test_resnet"
     assert check_name("hf-hub:timm/resnet18.a1_in1k") is None
+
+
+def test_a_model_with_two_classifiers_has_the_classes_of_both(tmp_path: Path) -> None:
+    """Distilled transformers have a second one, for what the teacher said."""
+    small = {"img_size": 32, "depth": 1}
+    name = "deit_tiny_distilled_patch16_224"
+    torch.save(timm.create_model(name, num_classes=3, **small).state_dict(), tmp_path / "w.pth")
+    model = create_source(name, weights=tmp_path / "w.pth", **small)
+    assert (model.num_classes, model.head.out_features, model.head_dist.out_features) == (3, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"fc.weight": (3, 4)}, "fc.weight: expected (10, 4), found (3, 4); the file is for 3 classes: num_classes=3"),
+        ({"fc.weight": ()}, "fc.weight: expected (10, 4), found ()"),
+        ({"conv.weight": (3, 4)}, "conv.weight: expected (4, 3), found (3, 4)"),
+        ({"conv.weight": None}, "conv.weight: expected (4, 3), not in the file"),
+        ({"scale": (1,)}, "scale: in the file, not in the model"),
+        ({}, None),
+    ],
+)
+def test_the_first_tensor_that_does_not_fit_is_told(changed: dict[str, Any], said: str | None) -> None:
+    own: dict[str, Any] = {"conv.weight": (4, 3), "fc.weight": (10, 4)}
+    expected = {name: torch.zeros(shape) for name, shape in own.items()}
+    state = {name: torch.zeros(shape) for name, shape in {**own, **changed}.items() if shape is not None}
+    assert weights.mismatch(state, expected, ("fc",)) == said
 
 
 def deaf(patch: pytest.MonkeyPatch) -> None:
