@@ -160,10 +160,10 @@ def digest(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
     return f"sha256:{sha.hexdigest()}"
 
 
+@torch.inference_mode(False)
 def read(path: str | Path) -> Checkpoint:
     """Read and check a file, or that of a directory (`checkpoint_file`); raises `CheckpointError` with one line."""
-    path = path_of(path, "path")
-    file = existing(path)
+    file = existing(path_of(path, "path"))
     try:
         with safe_open(file, framework="pt") as handle:
             metadata = dict(handle.metadata() or {})
@@ -229,6 +229,7 @@ def load(
     return assemble(read(path), source, str(path), **model_args).to(place)
 
 
+@torch.inference_mode(False)
 def assemble(
     checkpoint: Checkpoint, source: nn.Module | None = None, name: str = "checkpoint", **model_args: object
 ) -> nn.Module:

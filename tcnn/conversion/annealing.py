@@ -8,7 +8,7 @@ from torch import nn
 
 from tcnn.errors import RequestError, shorten
 from tcnn.layers.base import TEMPERATURES, AttentionLayer
-from tcnn.models.checks import unwrapped
+from tcnn.models.checks import refuse_inference_tensors, unwrapped
 
 
 def temperature(update: int, start: float, annealing: int, end: float = 1.0) -> float:
@@ -49,6 +49,7 @@ def anneal(model: nn.Module, steps: int, end: float = 1.0) -> None:
     start: float = report.config.temperature
     if not (isinstance(end, int | float) and 0 < end < math.inf):
         raise RequestError(f"anneal: expected an end above 0, got {shorten(repr(end), 60)}")
+    refuse_inference_tensors(model, "anneal")
     if start >= end:
         raise RequestError(f"anneal: expected an end above the {start:.3g} at which the model starts, got {end:g}")
     release(model)

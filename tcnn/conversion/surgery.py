@@ -31,6 +31,7 @@ class Conversion(NamedTuple):
     report: ConversionReport
 
 
+@torch.inference_mode(False)  # a model that is made within it can be neither trained nor changed later
 def convert(model: nn.Module, config: ConversionConfig | None = None, **options: object) -> Conversion:
     """Replace the k×k convolutions of a CNN's last stage by GPSA layers that compute the same function.
 
@@ -63,6 +64,7 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
     return Conversion(sign(converted, report), report)
 
 
+@torch.inference_mode(False)
 def without_stride(model: nn.Module, config: ConversionConfig | None = None, **options: object) -> nn.Module:
     """The same CNN with the stride of its last stage removed: the reference for a conversion that removes it.
 

@@ -44,7 +44,7 @@ from tcnn.exporting.interface import (
 from tcnn.exporting.program import Program, free_axes, output_tensors, silence_logging, trace
 from tcnn.files import check_file, file_digest, path_of, replacing
 from tcnn.folding.fold import fused
-from tcnn.models.checks import refuse_without_values, unwrapped
+from tcnn.models.checks import refuse_inference_tensors, refuse_without_values, unwrapped
 from tcnn.models.running import failure
 from tcnn.models.trace import evaluating, input_shape
 from tcnn.version import __version__
@@ -105,6 +105,7 @@ def export(
         export_onnx.check_opset(opset)
     _check_model(model, path if kind == "onnx" else None)
     refuse_without_values(model, "export")
+    refuse_inference_tensors(model, "export")
     channels, height, width = input_shape(model, size)
     example = torch.zeros(max(batch, 2) if "batch" in dynamic else batch, channels, height, width)
     model = model if next(model.parameters()).device.type == "cpu" else copy.deepcopy(model).cpu()

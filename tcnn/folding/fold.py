@@ -52,6 +52,7 @@ class Folding(NamedTuple):
     report: FoldReport
 
 
+@torch.inference_mode(False)
 @typed()
 def fold(
     model: nn.Module,

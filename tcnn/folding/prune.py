@@ -52,6 +52,7 @@ POSITIONAL = 0.5
 """Gate from which a head is more positional than not."""
 
 
+@torch.inference_mode(False)
 @torch.no_grad()
 @typed()
 def prune(

@@ -116,6 +116,18 @@ def refuse_without_values(model: nn.Module, verb: str) -> None:
             )
 
 
+def refuse_inference_tensors(model: nn.Module, verb: str) -> None:
+    """Raise `RequestError` for a model of `torch.inference_mode`, whose tensors cannot be changed outside of that."""
+    if torch.is_inference_mode_enabled():
+        return
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_inference():
+            raise RequestError(
+                f"{type(model).__name__}: cannot {verb} it, since {name} was made under torch.inference_mode; make the "
+                "model outside, or take copy.deepcopy(model)"
+            )
+
+
 def refuse_packed(model: nn.Module, verb: str) -> None:
     """Raise `RequestError` for a model with weights that are no tensors, as those of quantised layers are."""
     for name, value in model.state_dict().items():

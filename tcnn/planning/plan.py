@@ -68,6 +68,7 @@ class _Run(NamedTuple):
     say: Say
 
 
+@torch.inference_mode(False)
 @typed()
 def plan(
     model: str | Path | nn.Module,

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from tcnn.arguments import typed
@@ -26,6 +27,7 @@ from tcnn.training.single_run import Destination, FinetuneResult, train_run
 from tcnn.zoo.catalogue import cnn_of
 
 
+@torch.inference_mode(False)  # with gradients, whatever the caller is about
 @typed()
 def finetune(
     model: str | Path | nn.Module,

@@ -17,7 +17,13 @@ from tcnn.config import HARD_TEMPERATURE, VerificationConfig, build
 from tcnn.errors import RequestError
 from tcnn.layers.backends.selection import backend, use_backend
 from tcnn.layers.filters import pair
-from tcnn.models.checks import refuse_other_images, refuse_prepared, refuse_without_values, unwrapped
+from tcnn.models.checks import (
+    refuse_inference_tensors,
+    refuse_other_images,
+    refuse_prepared,
+    refuse_without_values,
+    unwrapped,
+)
 from tcnn.models.precision import exact_arithmetic, filters_are_rounded
 from tcnn.models.randomise import layer_noise, noise_images, randomised
 from tcnn.models.running import (
@@ -74,6 +80,7 @@ def verify(
     refuse_prepared(converted, "verify")
     for model in (source, converted):
         refuse_without_values(model, "verify")
+    refuse_inference_tensors(converted, "verify")
     _check_source(source, converted)
     if images is not None:
         refuse_other_images(images)

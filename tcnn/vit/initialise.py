@@ -17,7 +17,7 @@ from tcnn.arguments import fits, typed
 from tcnn.errors import RequestError, one_line, shorten
 from tcnn.files import check_output, replacing
 from tcnn.layers.initialise import mimetic
-from tcnn.models.checks import refuse_other_images, unwrapped
+from tcnn.models.checks import refuse_inference_tensors, refuse_other_images, unwrapped
 from tcnn.models.running import told_in_one_line
 from tcnn.models.trace import evaluating
 from tcnn.vit import impulse
@@ -84,6 +84,7 @@ def initialise(
         found = shorten(repr(positions), 60)
         raise RequestError(f"positions: expected {' or '.join(get_args(Positions))}, found {found}")
     model = unwrapped(model)
+    refuse_inference_tensors(model, "initialise")
     if images is not None:
         refuse_other_images(images)
     _check_seed(seed)
