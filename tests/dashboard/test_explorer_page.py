@@ -148,3 +148,30 @@ def test_checkpoints_of_a_run(server: Server, story: Story, open_page: Open) -> 
     assert tops[0]["top"] >= tops[1]["bottom"] - 1 and tops[0]["bottom"] < 860, tops  # and below the bar
     slow = page.evaluate("performance.getEntriesByName('tcnn: a place is shown').map(one => one.duration)")
     assert slow
+
+
+def test_in_a_low_window_it_is_seen_that_the_card_scrolls(server: Server, story: Story, open_page: Open) -> None:
+    """What is below fades out; at the end, and where all is in view, nothing is covered."""
+    page = explored(server, story, open_page)
+    card = page.locator(".explorer > .card")
+    for height, scrolls in ((760, True), (1800, False)):
+        page.set_viewport_size({"width": 1280, "height": height})
+        for down in (0, 200):
+            page.evaluate("down => scrollTo(0, down)", down)
+            page.wait_for_function(
+                "() => document.querySelector('.explorer > .card').getBoundingClientRect().bottom <= innerHeight"
+            )
+        below = card.evaluate("card => card.scrollHeight - card.clientHeight")
+        assert (below > 20) == scrolls
+        edge, ground = card.evaluate(
+            "card => [getComputedStyle(card, '::after').backgroundImage, getComputedStyle(card).backgroundColor]"
+        )
+        assert ground in edge
+        card.evaluate("card => card.scrollTo(0, card.scrollHeight)")
+        last = card.evaluate("""card => {
+            const last = card.lastElementChild.getBoundingClientRect(), whole = card.getBoundingClientRect();
+            return whole.bottom - last.bottom;
+        }""")
+        assert last > 44, "the fade has a place of its own"
+        card.get_by_label("Your own picture").focus()
+        assert inaccessible(page, ".explorer") == []

@@ -128,3 +128,11 @@ def test_a_file_beside_its_place_takes_no_page_away(server: Server, open_page: O
     page.goto(f"{server.url}/#/finetune")
     expect(page.get_by_label("Upload a data set")).to_be_visible()
     assert not page.evaluate(DROPPED, ["input[type=file]", "drop"]), "a field takes files by itself"
+
+
+def test_what_never_was_a_link_is_not_tried_again(server: Server, open_page: Open) -> None:
+    """Of a server without keys, which lets everybody in: it shows no one job, however often it is asked."""
+    page = open_page(f"{server.url}/#/shared/nothing")
+    expect(page.get_by_role("heading", level=1, name="This link shows nothing")).to_be_visible()
+    expect(page.locator("main p")).to_have_text("It is no link to a job. Ask whoever sent it for another.")
+    expect(page.locator("main").get_by_role("button")).to_have_count(0)

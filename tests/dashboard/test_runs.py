@@ -189,7 +189,10 @@ def test_letters_that_are_still_composed_are_no_name_yet(server: Server, story: 
         field.dispatch_event("keydown", {"key": key, "isComposing": True})
     page.wait_for_timeout(200)
     expect(field).to_have_value("にほん")
+    expect(page.get_by_role("heading", level=1)).to_have_count(1)  # for those who do not see the field in its place
+    assert inaccessible(page, ".head") == []
     page.keyboard.press("Escape")
+    assert page.locator("h1").bounding_box()["width"] > 20, "it is seen again"
     assert story.house.store.get(story.running.job).name is None
 
 

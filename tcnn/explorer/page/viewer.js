@@ -30,6 +30,21 @@ function heard(says) {
   return says?.length ? `The model says: ${says.map((one) => `${one.label} ${percent(one.share)}`).join(", ")}.` : "";
 }
 
+/** Have a card end within the window: at the top of the page there is less room for it than when it has scrolled. */
+function fit(card) {
+  const leaving = new AbortController();
+  const sizes = new ResizeObserver(look);
+
+  function look() {
+    if (card.isConnected) return card.style.setProperty("--above", `${Math.max(0, Math.round(card.getBoundingClientRect().top))}px`);
+    sizes.disconnect();
+    leaving.abort();
+  }
+
+  sizes.observe(document.body);
+  for (const event of ["scroll", "resize"]) addEventListener(event, look, { passive: true, signal: leaving.signal });
+}
+
 /** A share of the picture's side, kept inside of it. */
 const inside = (value) => Math.max(0, Math.min(0.9999, value));
 
@@ -100,6 +115,8 @@ export function viewer({ place = [0.5, 0.5], part = "combined", order = "kernel"
       h("div", { class: "source" }, h("label", { for: "heads-order" }, "Heads"), orders),
       controls),
     cards.element);
+
+  fit(element.firstElementChild);
 
   /** Say what is waited for, or nothing. */
   function busy(text) {

@@ -42,6 +42,7 @@ export function editable(name, { current, draw, saved }) {
     function close() {
       over = true;
       redraw();
+      content.classList.remove("unseen");
       const focused = element.contains(document.activeElement);
       element.replaceChildren(content, button);
       if (focused) button.focus();
@@ -84,7 +85,9 @@ export function editable(name, { current, draw, saved }) {
       }
     });
     field.addEventListener("blur", () => !over && keep());
-    element.replaceChildren(field, error);
+    const heading = content.querySelector("h1"); // a page whose name is being edited has one all the same
+    if (heading) content.classList.add("unseen");
+    element.replaceChildren(...(heading ? [content] : []), field, error);
     field.focus();
     field.select();
   }

@@ -5,6 +5,8 @@ import { key, whose } from "../server/http.js";
 import * as job from "./job.js";
 import { trouble } from "../components/parts.js";
 
+const NOTHING = "This link shows nothing";
+
 export function show(main, secret) {
   document.title = "A shared job · tcnn";
   document.body.classList.add("shared");
@@ -14,12 +16,12 @@ export function show(main, secret) {
   main.append(h("p", { class: "loading" }, "Loading the job…"));
   const load = () => whose(secret).then((guest) => {
     if (over) return;
-    if (!guest.job) throw new Error("This is no link to a job.");
     main.replaceChildren();
-    leave = job.show(main, guest.job);
+    if (guest.job) leave = job.show(main, guest.job);
+    else main.append(h("h1", {}, NOTHING), h("p", {}, "It is no link to a job. Ask whoever sent it for another."));
   }).catch((error) => {
     if (over) return;
-    main.replaceChildren(h("h1", {}, "This link shows nothing"), error.status === 401
+    main.replaceChildren(h("h1", {}, NOTHING), error.status === 401
       ? h("p", {}, "It has ended, or was revoked, or the job was deleted. Ask whoever sent it for another.")
       : trouble(error, load));
   });

@@ -2,8 +2,9 @@
 
 import { announce, h, say } from "../dom.js";
 import { bytes, count, percent } from "../components/format.js";
-import { Away, once, upload } from "../server/http.js";
+import { Away, once, upload, whenBack } from "../server/http.js";
 
+const TRIES = 3; // by itself: what breaks off each time, as behind a proxy that takes no file of its size, waits to be asked for
 const PAGES = { datasets: "data", checkpoints: "checkpoints", weights: "weights" };
 const queues = new Map(); // of each kind one is sent after the other
 const listeners = new Set();
@@ -36,10 +37,11 @@ export function send(name, { queue, making, route, begun = () => {}, done = () =
   const leaving = new AbortController();
   const { signal } = leaving;
   const idempotency = once(); // the server may have it, though its answer was lost
+  let left = TRIES;
   const bar = h("progress", { max: "1", "aria-label": `Upload of ${name}` });
   const word = h("span", { class: "muted" });
   const called = h("b", { title: name }, name);
-  const again = h("button", { type: "button", "aria-label": `Try again to send ${name}`, hidden: true, onclick: begin }, "Try again");
+  const again = h("button", { type: "button", "aria-label": `Try again to send ${name}`, hidden: true, onclick: () => ((left = TRIES), begin()) }, "Try again");
   const stop = h("button", { type: "button", class: "quiet", onclick: () => (leaving.abort(), remove(item)) });
   const item = h("li", {}, called, word, bar, h("span", { class: "buttons" }, again, stop));
   list.append(item);
@@ -89,7 +91,15 @@ export function send(name, { queue, making, route, begun = () => {}, done = () =
       say(word, said);
       again.hidden = !passing(error);
       failed(said);
+      if (error.passes && left) whenBack(resume);
     }
+  }
+
+  /** What broke off goes on its way again as soon as the server is back, unless somebody was faster, or has dismissed it. */
+  function resume() {
+    if (!item.isConnected || again.hidden) return;
+    left -= 1;
+    begin();
   }
 
   function told(share, size) {
