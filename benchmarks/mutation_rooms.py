@@ -165,7 +165,7 @@ ROOMS = {
     "worker": Room(
         ("tcnn_jobs/worker", "tcnn_jobs/attempt.py", "tcnn_jobs/attempts"),
         (
-            *tests("jobs", "attempt", "job_runner", "pace", "retry", "wording"),
+            *tests("jobs", "attempt", "job_runner", "retry", "wording"),
             *tests("jobs/worker", "contained", "gangs", "housekeeping", "janitor", "limits", "slots", "worker"),
         ),
         (

@@ -24,7 +24,7 @@ from typing import Any
 
 from mutants import Mutant
 
-COPIED = ("tcnn", "tcnn_jobs", "tcnn_api", "tests", "pyproject.toml")
+COPIED = ("tcnn", "tcnn_jobs", "tcnn_api", "tests", "pyproject.toml", "docs/openapi.json")
 IMPORT = ""
 """Coverage's name for what ran before any test did."""
 MEMORY = 16 << 30

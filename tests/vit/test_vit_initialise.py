@@ -91,6 +91,7 @@ def test_heads_look_where_they_are_said_to(form: str, monkeypatch: pytest.Monkey
 def test_what_it_says_is_what_the_layers_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """The report, measured by its own formulas, against timm's forward pass on the same images."""
     model = vit(reg_tokens=2)
+    nn.init.ones_(model.blocks[1].attn.qkv.bias)
     images = pictures((32, 32), 4)
     report = tcnn.initialise(model, images=images, peak=0.3, window=5)
     for layer, found in zip(report.layers, attention_of(model, images, monkeypatch), strict=True):
@@ -99,6 +100,8 @@ def test_what_it_says_is_what_the_layers_do(monkeypatch: pytest.MonkeyPatch) -> 
         assert layer.hits == pytest.approx((own.argmax(3) == aimed).double().mean().item(), abs=1e-3)
         weight = own.gather(3, aimed[None, ..., None].expand(4, -1, -1, 1)).mean().item()
         assert layer.weight == pytest.approx(weight, abs=1e-4) == pytest.approx(0.3, abs=1e-3)
+    ours = model.blocks[1].attn.qkv.bias.unflatten(0, (3, 96))
+    assert not ours[:2].any() and bool((ours[2] == 1).all()), "of queries and keys alone, which are solved for without"
 
 
 def test_without_content_it_is_the_pseudo_inverse(monkeypatch: pytest.MonkeyPatch) -> None:
