@@ -171,7 +171,7 @@ ROOMS = {
         (
             *tests("jobs", "attempt"),
             *tests("jobs/worker", "contained", "housekeeping", "janitor", "limits", "memory", "slots", "worker"),
-            *tests("artifacts", "courier"),
+            *tests("artifacts", "courier", "hosts"),
         ),
         (*tests("jobs/worker", "real_jobs"), *tests("jobs/client", "jobs_journey"), *tests("chaos", "chaos")),
     ),

@@ -4,10 +4,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from houses import House
 
 from tcnn_jobs import attempt
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Listener, Outcome, Reporter
-from tcnn_jobs.model.jobs import Failure, Kind, Progress, Result
+from tcnn_jobs.attempts.starting import resolve
+from tcnn_jobs.model.jobs import Failure, Kind, Progress, Result, Upload
+from tcnn_jobs.model.naming import new_id
 
 
 @pytest.fixture
@@ -20,6 +23,25 @@ def directory(tmp_path: Path) -> AttemptDirectory:
 
 def test_the_assignment_arrives(directory: AttemptDirectory) -> None:
     assert directory.assignment().request == {"model": "resnet18"}
+
+
+def test_everything_that_a_request_names_has_its_place(tmp_path: Path) -> None:
+    """By the names under which the job's process looks for it; what is a name already has none."""
+    house = House(tmp_path / "home")
+    ids = {}
+    for kind, prefix in (("checkpoint", "ckpt"), ("weights", "wts"), ("dataset", "ds")):
+        upload = Upload(id=new_id(prefix), owner="local", kind=kind, name="a", path="a", size=1, sha256="0" * 64)
+        ids[kind] = house.store.add_upload(upload).id
+    other = {"model": "resnet18", "weights": ids["weights"]}
+    request = {"checkpoint": ids["checkpoint"], "dataset": ids["dataset"], "against": [{"model": "resnet34"}, other]}
+    job = house.submit(kind=Kind.EVALUATE, request=request)
+    found = resolve(job, house.store, house.artifacts)
+    assert {field: Path(place.path) for field, place in found.items()} == {
+        "source": house.home.checkpoint(ids["checkpoint"]),
+        "against.1.weights": house.home.checkpoint(ids["weights"]),
+        "dataset": house.home.dataset(ids["dataset"]),
+    }
+    house.store.close()
 
 
 def test_nothing_said_is_nothing_heard(directory: AttemptDirectory) -> None:

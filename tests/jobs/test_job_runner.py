@@ -19,7 +19,7 @@ import tcnn
 from tcnn.errors import CheckpointError, Stopped
 from tcnn.training.runs.rundir import RunDirectory
 from tcnn.workflows.pipeline import convert_to_file
-from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter, public
+from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter, public, unplaced
 from tcnn_jobs.child import runner, tasks
 from tcnn_jobs.confined import reports
 from tcnn_jobs.model.jobs import Kind, Result
@@ -38,6 +38,15 @@ def test_errors_speak_of_the_request_not_of_the_servers_folders() -> None:
         f"/srv/jobs/job_0/1/run/best.safetensors and {Path.cwd()}/run/config.json"
     )
     assert public(message, assignment) == "ckpt_1 tells 10 classes apart, ds_1 has 3; job_0 and run/config.json"
+
+
+def test_a_result_speaks_of_the_request_in_all_of_its_parts() -> None:
+    paths = {"source": "/srv/ckpt_1.safetensors", "against.0.weights": "/srv/wts_1.pth"}
+    request = {"checkpoint": "ckpt_1", "against": [{"model": "resnet18", "weights": "wts_1"}]}
+    assignment = Assignment(job="job_1", claim=1, kind=Kind.EVALUATE, request=request, paths=paths)
+    result = {"rows": [{"model": "/srv/ckpt_1.safetensors", "top1": 0.5}, ["/srv/wts_1.pth", None]], "images": 9}
+    told = {"rows": [{"model": "ckpt_1", "top1": 0.5}, ["wts_1", None]], "images": 9}
+    assert unplaced(result, assignment) == told
 
 
 def test_a_transforms_data_set_is_named_inside_its_fine_tuning() -> None:
