@@ -166,7 +166,9 @@ ROOMS = {
         ("tcnn_jobs/worker", "tcnn_jobs/attempt.py", "tcnn_jobs/attempts"),
         (
             *tests("jobs", "attempt", "job_runner", "retry", "wording"),
-            *tests("jobs/worker", "contained", "gangs", "housekeeping", "janitor", "limits", "slots", "worker"),
+            *tests(
+                "jobs/worker", "contained", "gangs", "housekeeping", "janitor", "limits", "service", "slots", "worker"
+            ),
         ),
         (
             *tests("jobs", "attempt"),

@@ -16,12 +16,15 @@ from houses import PRELUDE, wait_for
 from tcnn.errors import EnvironmentFailure, StorageError
 from tcnn_jobs.artifacts.base import Reference
 from tcnn_jobs.artifacts.cache import Held
+from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.artifacts.mirror import Mirror
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Outcome
 from tcnn_jobs.attempts.courier import Courier
 from tcnn_jobs.engines.base import Process
 from tcnn_jobs.engines.local import LocalEngine
 from tcnn_jobs.model.jobs import Kind, Result, Status
+from tcnn_jobs.worker.service import carried as carried_by
+from tcnn_jobs.worker.service import engine_for
 
 SPOIL = "succeed(); (here / 'assignment.json').write_text('{'); (here / 'spoilt').touch()"
 
@@ -47,6 +50,14 @@ def test_a_result_is_sent_though_its_process_has_spoilt_the_assignment(near: lis
     assert after.status is Status.SUCCEEDED and after.result is not None and after.result.checkpoint is not None
     path = second.artifacts.path(second.artifacts.file(after.result.checkpoint))
     assert path.read_bytes() == b"weights" * 1000
+
+
+def test_results_are_carried_where_hosts_share_no_folder(near: list[Host]) -> None:
+    host, engine = near[0], engine_for(near[0].settings)
+    assert isinstance(engine, LocalEngine)
+    assert carried_by(engine, LocalArtifacts(host.home), host.home, 0.1) is engine
+    found = carried_by(engine, host.artifacts, host.home, 0.1)
+    assert isinstance(found, Courier) and found.every == 0.1 and found.placement(2) == engine.placement(2)
 
 
 class HeldUp:

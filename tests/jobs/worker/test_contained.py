@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from houses import House
+from structlog.testing import capture_logs
 
 from tcnn_jobs.attempts import starting
 from tcnn_jobs.engines.base import environment
@@ -107,6 +108,25 @@ def test_a_result_that_cannot_be_stored_fails_its_job(house: House, monkeypatch:
     monkeypatch.setattr(house.store, "finish", finish)
     house.worker("succeed()").run(until_empty=True)
     assert ends(house, job.id) == [(Status.FAILED, "internal")]
+
+
+def test_an_end_that_cannot_be_stored_at_all_is_left_to_the_lease(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job is tried again by whoever finds that its worker says no more of it; this one goes on with others."""
+
+    def refuse(claim: Claim, *others: Any) -> Any:
+        raise OverflowError("too large")
+
+    job = house.submit(max_attempts=1)
+    monkeypatch.setattr(house.store, "finish", refuse)
+    monkeypatch.setattr(house.store, "fail", refuse)
+    one = house.worker("succeed()")
+    with capture_logs() as logged:
+        house.step_until(one, lambda: any(row["event"] == "left to its lease" for row in logged))
+    (row,) = (row for row in logged if row["event"] == "left to its lease")
+    assert (row["job"], row["claim"]) == (job.id, 1)
+    assert one.busy == 0 and ends(house, job.id) == [(Status.RUNNING, None)]
 
 
 def test_files_that_cannot_be_removed_cost_nothing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
