@@ -29,7 +29,7 @@ PAGE = "docs/http-api.md"
 TEXT = (ROOT / PAGE).read_text()
 KEY = "secret-of-the-team"
 TINY = {
-    "epochs": 1, "warmup_epochs": 0, "anneal_epochs": 1, "batch_size": 8, "size": 32, "workers": 0, "val_split": 0.2,
+    "epochs": 1, "warmup_epochs": 0, "batch_size": 8, "size": 32, "workers": 0, "val_split": 0.2,
     "device": "cpu",
 }  # fmt: skip
 SMALLER = {
