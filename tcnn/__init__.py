@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tcnn.conversion.surgery import convert as convert
     from tcnn.conversion.surgery import without_stride as without_stride
     from tcnn.errors import TcnnError as TcnnError
+    from tcnn.evaluation.comparing.comparison import compare as compare
     from tcnn.evaluation.evaluate import evaluate as evaluate
     from tcnn.evaluation.predict import predict as predict
     from tcnn.explorer.export import export_explorer as export_explorer
@@ -66,6 +67,7 @@ _HOMES = {
     "TcnnError": "tcnn.errors",
     "VerificationConfig": "tcnn.config",
     "anneal": "tcnn.conversion.annealing",
+    "compare": "tcnn.evaluation.comparing.comparison",
     "convert": "tcnn.conversion.surgery",
     "evaluate": "tcnn.evaluation.evaluate",
     "explain": "tcnn.verification.explain",

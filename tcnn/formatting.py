@@ -32,10 +32,14 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def columns(rows: Iterable[Sequence[str]]) -> str:
-    """Rows of cells as text in columns, two spaces apart."""
+def columns(rows: Iterable[Sequence[str]], numbers: bool = False) -> str:
+    """Rows of cells as text in columns, two spaces apart; `numbers`: all but the first column end alike."""
     cells = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
+        "  ".join(
+            cell.rjust(width) if numbers and place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
     )

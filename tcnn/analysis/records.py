@@ -138,7 +138,7 @@ class Inspection(Printed, _Record):
     def __str__(self) -> str:
         """The layers in the table of `tcnn inspect`, and what could not be measured."""
         left_out = [f"left out, no image: {name}" for name in self.unreadable]
-        return "\n".join([self.title, columns(self.rows()), UNITS, *left_out, *self.notes])
+        return "\n".join([self.title, columns(self.rows(), numbers=True), UNITS, *left_out, *self.notes])
 
 
 def _number(value: float | None) -> str:

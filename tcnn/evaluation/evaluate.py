@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -22,8 +23,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tcnn.arguments import at_least, typed
+from tcnn.checkpoints.files import label_names
 from tcnn.config.base import sides_of
-from tcnn.data.image_set import ImageSet
+from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.data.loader import Batch, EvaluationLoader
 from tcnn.data.transforms import Transform, evaluation_transform
 from tcnn.errors import RequestError, TcnnError, out_of_memory, shorten
@@ -65,7 +67,7 @@ class _ProcessResult(NamedTuple):
 @typed()
 def evaluate(
     model: nn.Module,
-    data: ImageSet,
+    data: ImageSet | str | Path,
     *,
     size: int | tuple[int, int] | None = None,
     crop_pct: float | None = None,
@@ -86,6 +88,7 @@ def evaluate(
     """Evaluate top-1, top-5 and cross-entropy of a model on a data set; the model is not changed.
 
     Args:
+        data: an opened data set; or what `open_dataset` takes, whose validation split is measured, if it has one.
         size: side, or (height, width), in pixels that the images are cropped to; default the model's own.
         crop_pct: the crop's share of the resized image; default the model's own.
         batch_size: images of one forward pass in this process.
@@ -110,10 +113,11 @@ def evaluate(
     refuse_without_values(model, "evaluate")
     if amp not in get_args(Amp):
         raise RequestError(f"amp: expected {', '.join(get_args(Amp))}, found {amp!r}")
+    if isinstance(data, str | Path):
+        data = open_dataset(str(data), "validation", label_names(model) or None, input_shape(model)[0])
     if not isinstance(data, ImageSet):
         raise RequestError(
-            f"data: expected an opened data set, found {shorten(repr(data), 60)}; open it by "
-            'tcnn.data.image_set.open_dataset("photos/", "val", class_names=…)'
+            f'data: expected a data set, as "photos/" or opened by open_dataset, found {shorten(repr(data), 60)}'
         )
     at_least(1, world=world)
     if not 0 <= rank < world:

@@ -64,7 +64,7 @@ class FinetuneResult(Printed, BaseModel):
     """The models before and after, if they were compared; without classes and single images."""
 
     def __str__(self) -> str:
-        """Accuracy and checkpoints, in the lines of `tcnn finetune`."""
+        """Accuracy, what it gained, and checkpoints, in the lines of `tcnn finetune`."""
         top5 = "" if self.top5 is None else f", top-5 {self.top5:.2%}"
         lines = [
             f"{self.model}: top-1 {self.top1:.2%}{top5} after {some(self.epochs, 'epoch')} "
@@ -73,6 +73,8 @@ class FinetuneResult(Printed, BaseModel):
         ]
         if self.unreadable:
             lines.append(f"{some(len(self.unreadable), 'image')} could not be read and took no part")
+        if self.before_after is not None:
+            lines += self.before_after.lines()
         return "\n".join([*lines, f"best checkpoint: {self.best}", f"last checkpoint: {self.last}"])
 
 

@@ -119,7 +119,9 @@ def measure(assignment: Assignment, directory: AttemptDirectory, reporter: Repor
         reporter.progress(Progress(phase="evaluating", step=done, steps=total, percent=100 * done / max(1, total)))
 
     data = assignment.paths.get("dataset", request.dataset)
-    comparison = compare(models, data, request.settings, report, request.dataset, partial(_opened, own))
+    comparison = compare(
+        models, data, request.settings, progress=report, known_as=request.dataset, opening=partial(_opened, own)
+    )
     labels = dict(zip(models, (reference.measured_as for reference in references), strict=True))
     comparison.trained_on = [labels[name] for name in comparison.trained_on]
     for row, reference in zip(comparison.rows, _repeated(references, len(comparison.rows)), strict=True):

@@ -53,7 +53,7 @@ def test_source_and_converted_agree_at_every_size(source: str, checkpoint: str, 
     """What a conversion promises, on images: the same right answers, and nearly the same loss."""
     seen: list[tuple[int, int, str]] = []
     config = EvaluationConfig(sizes=((32, 32), (48, 64)), corruptions=("fog", "contrast"), severities=(5, 1))
-    result = compare([source, checkpoint], pictures, config, lambda *state: seen.append(state))
+    result = compare([source, checkpoint], pictures, config, progress=lambda *state: seen.append(state))
     assert [(row.model, row.height, row.width) for row in result.rows] == [
         (source, 32, 32), (source, 48, 64), (checkpoint, 32, 32), (checkpoint, 48, 64),
     ]  # fmt: skip
@@ -96,7 +96,7 @@ def test_is_what_evaluate_says(checkpoint: str, pictures: str) -> None:
     model, data = open_model(checkpoint), open_dataset(pictures, "val")
     config = EvaluationConfig(sizes=[40], corruptions=("snow",), severities=(3,), per_class=True)
     seen: list[tuple[int, int, str]] = []
-    (row,) = compare([checkpoint], pictures, config, lambda *state: seen.append(state)).rows
+    (row,) = compare([checkpoint], pictures, config, progress=lambda *state: seen.append(state)).rows
     assert sorted({state[0] for state in seen}) == [0, 15, 30] and {state[1] for state in seen} == {30}
     told = [f"loading {checkpoint}", "t.safetensors at 40×40", "t.safetensors at 40×40 snow 3"]
     assert list(dict.fromkeys(what for *_, what in seen)) == told
@@ -108,6 +108,28 @@ def test_is_what_evaluate_says(checkpoint: str, pictures: str) -> None:
     assert (found.right, found.loss) == (third.right, third.loss)
     assert row.mce is None  # of one model alone there is none
     assert not compare([checkpoint], pictures, EvaluationConfig(sizes=[40])).rows[0].clean.per_class  # type: ignore[union-attr]
+
+
+def test_in_python_and_in_notebooks(
+    source: str, checkpoint: str, pictures: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Settings are keywords, one model needs no list, and what comes back is printed as the command prints it."""
+    found = tcnn.compare([source, Path(checkpoint)], Path(pictures), sizes=[32], corruptions=("fog",), severities=(3,))
+    text = str(found)
+    lines = text.splitlines()
+    assert lines[0] == f"{pictures}: 15 images"
+    names = ["model", "parameters", "size", "top-1", "95%", "top-5", "loss", "corrupted", "mCE", "images/s"]
+    assert lines[1].split() == names
+    assert lines[2].startswith(source) and lines[3].startswith(checkpoint)
+    assert lines[4].startswith(f"how much better than {source}, image by image")
+    assert "top-1 under corruption (CE)" in lines
+    assert list(tcnn.plots(found)) == ["corruptions"]
+    alone = tcnn.compare(checkpoint, pictures, EvaluationConfig(sizes=[32]), limit=3, quiet=True)
+    assert [row.model for row in alone.rows] == [checkpoint]
+    assert alone.rows[0].clean is not None and alone.rows[0].clean.images == 3
+    assert capsys.readouterr() == ("", ""), "where there is no terminal no bar is drawn"
+    with pytest.raises(RequestError, match="corruption: no such setting; did you mean corruptions"):
+        tcnn.compare(checkpoint, pictures, corruption=("fog",))
 
 
 def test_labels_in_another_order(tmp_path: Path, lively: Callable[..., nn.Module], pictures: str) -> None:

@@ -1,5 +1,6 @@
 """`evaluate` against a plain loop over the same images: counts are exact, and the model is left as it was."""
 
+import copy
 import importlib
 import itertools
 from collections import Counter
@@ -240,9 +241,20 @@ def test_wrong_requests(model: nn.Module, data: ImageSet, options: dict[str, obj
     assert str(raised.value).startswith(message)
 
 
-def test_a_path_is_no_opened_data_set(model: nn.Module) -> None:
-    with pytest.raises(RequestError, match="data: expected an opened data set, found 'photos/'; open it by"):
-        evaluate(model, "photos/", size=32)  # type: ignore[arg-type]
+def test_a_data_set_by_its_path(model: nn.Module, root: Path, data: ImageSet) -> None:
+    """Its validation split; classes have the model's numbers, not those of the folders' names."""
+    named = copy.deepcopy(model)
+    named.pretrained_cfg = {**model.pretrained_cfg, "label_names": data.class_names[::-1]}
+    opened = evaluate(model, data, size=32)
+    assert evaluate(model, root, size=32).loss == opened.loss
+    numbered = evaluate(named, open_dataset(str(root), "val", data.class_names[::-1]), size=32)
+    assert evaluate(named, str(root), size=32).loss == numbered.loss != opened.loss
+    with pytest.raises(RequestError, match="photos/: no such data set"):
+        evaluate(model, "photos/", size=32)
+    with pytest.raises(
+        RequestError, match=r'data: expected a data set, as "photos/" or opened by open_dataset, found 3'
+    ):
+        evaluate(model, 3, size=32)  # type: ignore[arg-type]
 
 
 def test_outputs_and_classes_must_agree(lively: Callable[..., nn.Module], data: ImageSet) -> None:

@@ -11,8 +11,9 @@ from IPython.core.displayhook import DisplayHook
 from IPython.core.interactiveshell import InteractiveShell
 from tiny_runs import TwoConvs, colours, run
 
+from tcnn.display import BAR, SPINNER
 from tcnn.training.runs.callbacks import Progress
-from tcnn.training.runs.display import BAR, EpochLog, epoch_line, facts, headline, shown_progress
+from tcnn.training.runs.display import EpochLog, epoch_line, facts, headline, shown_progress
 
 FULL = {
     "percent": 99.95, "eta_seconds": 359999.0, "loss": 12.345, "lr": 1e-4, "temperature": 0.0217,
@@ -66,7 +67,7 @@ def test_a_notebook_has_one_line_that_changes_and_no_escape_sequences(
     monkeypatch.setattr(
         shell.display_pub, "publish", lambda data, *given, update=False, **more: published.append((data, update))
     )
-    monkeypatch.setattr("tcnn.training.runs.display.NOTEBOOK_SECONDS", 0.0)
+    monkeypatch.setattr("tcnn.display.NOTEBOOK_SECONDS", 0.0)
     with shown_progress() as (report, say):
         report(Progress(phase="training", epoch=1, epochs=2, step=3, steps=4, percent=37.5, loss=1.25))
         say("a note")
@@ -82,8 +83,8 @@ def test_a_notebook_has_one_line_that_changes_and_no_escape_sequences(
 def test_step_and_time_left_fit_80_columns(phase: str) -> None:
     now = Progress(phase=phase, epoch=50, epochs=50, step=1251, steps=1251, **FULL)
     head = headline(now)
-    rest = facts(now, 80 - len(head) - BAR - 2)
-    assert len(head) + 1 + BAR + 1 + len(rest) <= 80
+    rest = facts(now, 80 - SPINNER - len(head) - BAR - 2)
+    assert SPINNER + len(head) + 1 + BAR + 1 + len(rest) <= 80
     assert "step 1251/1251" in head
     assert "99:59:59 left" in rest
     assert "loss" in facts(now, 200)

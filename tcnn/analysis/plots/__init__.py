@@ -7,12 +7,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import BaseModel
+
 from tcnn.analysis.records import Inspection
 from tcnn.errors import EnvironmentFailure, RequestError, shorten
 from tcnn.files import path_of
 
 if TYPE_CHECKING:
     from tcnn.analysis.plots.gallery import Gallery
+    from tcnn.evaluation.comparing.report import Comparison
 
 NEEDED = ("matplotlib", "jinja2", "PIL")
 
@@ -32,25 +35,28 @@ def _missing() -> list[str]:
     return [name for name in NEEDED if find_spec(name) is None]
 
 
-def plots(of: Inspection | str | Path) -> "Gallery":
+def plots(of: "Inspection | Comparison | str | Path") -> "Gallery":
     """Draw what was measured: every plot by its name, shown by a notebook, and written to files by `save`.
 
     Args:
-        of: what `tcnn.inspect` returned; the directory of a run, whose training is drawn, and what was measured of it;
-            or a file of `tcnn evaluate --json`.
+        of: what `tcnn.inspect` or `tcnn.compare` returned; the directory of a run, whose training is drawn, and what
+            was measured of it; or a file of `tcnn evaluate --json`.
 
     Raises: `RequestError` for anything else; `EnvironmentFailure` without the extra `plots`.
     """
     require_plots()
     from tcnn.analysis.plots import gallery
-    from tcnn.analysis.reading.evaluations import read_evaluation
+    from tcnn.analysis.reading.evaluations import EvaluationFile, read_evaluation
     from tcnn.analysis.reading.rundirs import read_run
 
     if isinstance(of, Inspection):
         return gallery.Gallery(gallery.inspection_plots(of))
+    if isinstance(of, BaseModel) and "differences" in type(of).model_fields:  # a Comparison, whose module loads torch
+        return gallery.Gallery(gallery.evaluation_plots(EvaluationFile.model_validate(of.model_dump()).rows))
     if not isinstance(of, str | Path):
         raise RequestError(
-            "plots: expected what tcnn.inspect returned, a run's directory or a file of `tcnn evaluate --json`, found "
+            "plots: expected what tcnn.inspect or tcnn.compare returned, a run's directory, or a file of "
+            "`tcnn evaluate --json`, found "
             f"{shorten(repr(of), 60)}"
         )
     path = path_of(of, "plots")

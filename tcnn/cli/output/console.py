@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,17 +17,15 @@ if TYPE_CHECKING:  # `tcnn --help` answers before any of these is needed
 
     from pydantic import BaseModel
     from rich.console import Console
-    from rich.progress import Progress, ProgressColumn
 
+    from tcnn.display import ImageCount
+    from tcnn.evaluation.comparing.report import Table
     from tcnn.training.runs.callbacks import Report, Say
 
 some, scale, duration = formatting.some, formatting.scale, formatting.duration
 
 Steps = Callable[[str], None]
 """Called with the name of every step."""
-
-ImageCount = Callable[[int, int, str], None]
-"""Called with images done, images in total, and a description."""
 
 silenced = False
 """Whether `--quiet` was given: no progress and no notes, results and errors alone."""
@@ -56,31 +54,25 @@ def note(text: str) -> None:
 
 @contextmanager
 def steps(total: int, quiet: bool = False) -> Iterator[Steps]:
-    """Progress bar on stderr that advances with every named step; silent when stderr is no terminal."""
-    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    """Progress on stderr that advances with every named step; nothing after `--quiet`."""
+    from tcnn.display import display
 
-    with _bar(quiet, SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as bar:
-        task = bar.add_task("starting", total=total)
-        yield lambda step: bar.update(task, advance=1, description=step)
+    done = 0
+    with display(quiet or silenced) as shown:
 
+        def step(name: str) -> None:
+            nonlocal done
+            shown.update(100 * done / total, name, lambda width: "")
+            done += 1
 
-@contextmanager
-def images(quiet: bool = False) -> Iterator[ImageCount]:
-    """Progress bar on stderr that counts images; silent when stderr is no terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with _bar(quiet, *columns) as bar:
-        task = bar.add_task("opening the data set", total=None)
-        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
+        yield step
 
 
-def _bar(quiet: bool, *columns: "ProgressColumn") -> "Progress":
-    from rich.console import Console
-    from rich.progress import Progress
+def images(quiet: bool = False) -> AbstractContextManager["ImageCount"]:
+    """Progress on stderr that counts images; nothing after `--quiet`."""
+    from tcnn.display import counted_images
 
-    console = Console(stderr=True)
-    return Progress(*columns, console=console, transient=True, disable=quiet or silenced or not console.is_terminal)
+    return counted_images(quiet or silenced)
 
 
 def training(quiet: bool = False, run: "Path | None" = None) -> AbstractContextManager[tuple["Report", "Say"]]:
@@ -88,6 +80,26 @@ def training(quiet: bool = False, run: "Path | None" = None) -> AbstractContextM
     from tcnn.training.runs.display import shown_progress
 
     return shown_progress(run, quiet or silenced)
+
+
+def print_tables(tables: "Iterable[Table]", notes: Iterable[str]) -> None:
+    """Print tables with their titles on stdout, a blank line between them, then the notes."""
+    from rich.markup import escape
+    from rich.table import Table as Grid
+
+    out = stdout()
+    for number, table in enumerate(tables):
+        if number:
+            out.print()
+        out.print(table.title, markup=False, soft_wrap=True)
+        grid = Grid(box=None, pad_edge=False)
+        for place, name in enumerate(table.names):
+            grid.add_column(escape(name), justify="right" if place else "left", overflow="fold")
+        for row in table.rows:
+            grid.add_row(*map(escape, row))
+        out.print(grid)
+    for note in notes:
+        out.print(note, markup=False)
 
 
 def print_json(result: "BaseModel") -> None:

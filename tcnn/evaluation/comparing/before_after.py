@@ -1,6 +1,6 @@
 """Before and after: what a CNN, its T-CNN and their fine-tuned forms answer to the same images, side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,6 +13,10 @@ from tcnn.evaluation.scores import Interval
 
 Role = Literal["cnn", "tuned_cnn", "converted", "t_cnn"]
 """The source CNN, the CNN fine-tuned with the same recipe, the T-CNN as training began, the fine-tuned T-CNN."""
+ROLES: dict[Role, str] = {
+    "cnn": "CNN", "tuned_cnn": "CNN, fine-tuned", "converted": "converted", "t_cnn": "T-CNN, fine-tuned",
+}  # fmt: skip
+"""What they are called in tables."""
 
 NAMED = 24
 """Images that a comparison names, of each kind; it counts them all."""
@@ -130,6 +134,20 @@ class BeforeAfter(BaseModel):
         """The same without classes and single images: what fits into a job's result."""
         rows = [row.model_copy(update={"per_class": {}}) for row in self.rows]
         return self.model_copy(update={"rows": rows, "differences": [counts_of(one) for one in self.differences]})
+
+    def lines(self) -> Iterator[str]:
+        """Every difference on a line: accuracy with its interval, images newly right and wrong, corrupted ones."""
+        for one in self.differences:
+            corrupted = "" if one.corrupted is None else f"; corrupted {_points(one.corrupted, 1)}"
+            yield (
+                f"{ROLES[one.of]} over {ROLES[one.over]}: {_points(one.top1, 2, ' points')}; "
+                f"{one.newly_right} newly right, {one.newly_wrong} newly wrong{corrupted}"
+            )
+
+
+def _points(found: Estimate, digits: int, unit: str = "") -> str:
+    mean, low, high = (f"{100 * value:+.{digits}f}" for value in (found.mean, found.low, found.high))
+    return f"{mean}{unit} ({low} to {high})"
 
 
 class Measured(NamedTuple):

@@ -3,15 +3,19 @@
 import gc
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 from torch import nn
 
+from tcnn.arguments import typed
 from tcnn.checkpoints.files import label_names
 from tcnn.checkpoints.opening import Opener, open_model
+from tcnn.config import build
 from tcnn.config.evaluation import ALEXNET, EvaluationConfig
 from tcnn.data.image_set import ImageSet
+from tcnn.display import ImageCount, counted_images
 from tcnn.errors import RequestError
 from tcnn.evaluation import corruptions as effects
 from tcnn.evaluation import held_out
@@ -22,7 +26,6 @@ from tcnn.evaluation.comparing.passes import (
     DataSets,
     ImageCounter,
     Pass,
-    Progress,
     Subject,
     plan_passes,
     run_pass,
@@ -45,31 +48,53 @@ class Measured(NamedTuple):
     """Its answers to clean images, one by one, if images are to be shown."""
 
 
+@typed()
 def compare(
-    models: Sequence[str],
-    data: str,
+    models: str | Path | Sequence[str | Path],
+    data: str | Path | None = None,
     config: EvaluationConfig | None = None,
-    progress: Progress | None = None,
+    *,
+    weights: Path | None = None,
+    progress: ImageCount | None = None,
+    quiet: bool = False,
     known_as: str | None = None,
     opening: Opener = open_model,
-    weights: Path | None = None,
+    **options: object,
 ) -> Comparison:
-    """Evaluate every model at every size, clean and corrupted.
+    """Evaluate every model at every size, clean and corrupted, and hold each against the first, image by image.
 
     Args:
-        models: tcnn checkpoints (files or hub-layout directories), timm names, `local-dir:PATH` or `hf-hub:ORG/NAME`.
-        data: as for `open_dataset`, or an ImageNet-C folder.
-        opening: makes a model of its name.
+        models: tcnn checkpoints (files, runs, hub-layout directories), timm names, `local-dir:PATH`, `hf-hub:ORG/NAME`.
+        data: as for `open_dataset`, or an ImageNet-C folder; by default what the first model was validated on.
+        config: the settings; keywords go over it: ``compare(["runs/cnn", "runs/tcnn"], corruptions=("fog",))``.
         weights: the file from which `opening` loads those of the one model, which says what they learned from.
+        progress: called with images done, images in total, and what is being done; by default it is shown on stderr.
+        quiet: show nothing.
         known_as: what runs that were trained on the data set record as its name, if not `data`: an upload's id.
+        opening: makes a model of its name.
 
     Of a data set that one of them was trained on, the part that its training held out is measured, for all of them.
 
     Raises: `RequestError` (`CheckpointError`, `UnknownModelError`, …) when something does not fit;
     `EnvironmentFailure` when the device or its memory does not suffice.
     """
+    config = build(EvaluationConfig, options, config)
+    names = [str(model) for model in ([models] if isinstance(models, str | Path) else models)]
+    spec = held_out.measured_by_default(names, weights) if data is None else str(data)
+    with counted_images(quiet) if progress is None else nullcontext(progress) as count:
+        return _compare(names, spec, config, count, known_as, opening, weights)
+
+
+def _compare(
+    models: Sequence[str],
+    data: str,
+    config: EvaluationConfig,
+    progress: ImageCount,
+    known_as: str | None,
+    opening: Opener,
+    weights: Path | None,
+) -> Comparison:
     started = time.monotonic()
-    config = config or EvaluationConfig()
     device = usable_device(config.device)
     config = config.model_copy(update={"device": str(device)})
     passes = plan_passes(data, config)

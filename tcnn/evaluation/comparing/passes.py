@@ -1,6 +1,5 @@
 """The passes of a comparison over its images: clean, corrupted on the fly, or over the folders of ImageNet-C."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +8,7 @@ from torch import nn
 
 from tcnn.config.evaluation import EvaluationConfig
 from tcnn.data.image_set import ImageSet, first_of_each, open_dataset
+from tcnn.display import ImageCount
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, one_line, shorten
 from tcnn.evaluation import corruptions as effects
 from tcnn.evaluation import held_out
@@ -16,9 +16,6 @@ from tcnn.evaluation import imagenet_variants as imagenet
 from tcnn.evaluation.evaluate import evaluate
 from tcnn.evaluation.outcomes import Observer
 from tcnn.evaluation.scores import Evaluation
-
-Progress = Callable[[int, int, str], None]
-"""Called with images done, images in total, and a description."""
 
 
 class Pass(NamedTuple):
@@ -84,7 +81,7 @@ class DataSets:
 class ImageCounter:
     """Counts images for the progress callback."""
 
-    def __init__(self, total: int, report: Progress | None) -> None:
+    def __init__(self, total: int, report: ImageCount) -> None:
         self._done, self._total, self._report, self._description = 0, total, report, ""
 
     def describe(self, description: str) -> None:
@@ -94,8 +91,7 @@ class ImageCounter:
 
     def __call__(self, images: int) -> None:
         self._done += images
-        if self._report is not None:
-            self._report(self._done, self._total, self._description)
+        self._report(self._done, self._total, self._description)
 
 
 class Subject(NamedTuple):

@@ -7,23 +7,15 @@ reports. `tcnn finetune` and `tcnn jobs watch` show it, and so does `tcnn.finetu
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tcnn.display import display
 from tcnn.formatting import duration
 from tcnn.training.runs.callbacks import Callbacks, Progress, Report, Say, StopCheck
 from tcnn.training.runs.rundir import BASELINE, RunDirectory
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-BAR = 14
-"""Width of the progress bar; with step and time left it fits into 80 columns."""
-PIPED = 1_000_000
-"""Columns where there is no terminal: a log file gets every note on one line."""
-NOTEBOOK_SECONDS = 0.5
-"""Between two changes of a notebook's line."""
 
 
 @contextmanager
@@ -42,92 +34,35 @@ def run_callbacks(
 def shown_progress(run: Path | None = None, quiet: bool = False) -> Iterator[tuple[Report, Say]]:
     """Show a run on stderr: where it stands (step, loss, speed, time left), a line for every epoch, and notes.
 
-    Where it stands is a bar in a terminal, and in a notebook one line that changes; elsewhere it is not shown.
-
     Args:
         run: its directory, whose metrics.jsonl tells what became of every epoch; without it only that they end.
         quiet: show nothing.
 
     Yields the `report` and `say` callbacks of `finetune`.
     """
-    from rich.console import Console
-
-    notebook = Console().is_jupyter
-    screen = Console(stderr=True, highlight=False, force_jupyter=False)
-    live = screen.is_terminal and not notebook
-    if not live:
-        screen = Console(stderr=True, highlight=False, force_jupyter=False, force_terminal=False, width=PIPED)
     trained = 0
-
-    def show(message: str) -> None:
-        if not quiet:
-            screen.print(message, markup=False)
-
-    epochs = None if run is None or quiet else EpochLog(run, show)
-    place = nullcontext() if quiet else _line() if notebook else _bar(screen) if live else nullcontext()
-    with place as update:
+    with display(quiet) as shown:
+        epochs = None if run is None or quiet else EpochLog(run, shown.show)
 
         def report(now: Progress) -> None:
             nonlocal trained
-            if update is not None:
-                update(now)
+            shown.update(now.percent, headline(now), partial(facts, now))
             if epochs is not None:
                 epochs.look(now)
-            elif not live and now.phase == "validating" and now.epoch != trained:
+            elif not shown.live and now.phase == "validating" and now.epoch != trained:
                 trained = now.epoch
-                show(f"epoch {now.epoch} of {now.epochs} trained, validating")
+                shown.show(f"epoch {now.epoch} of {now.epochs} trained, validating")
 
         def say(message: str) -> None:
             if epochs is not None:
                 epochs.finish()  # what has ended stands above the note
-            show(message)
+            shown.show(message)
 
         try:
             yield report, say
         finally:
             if epochs is not None:
                 epochs.finish()
-
-
-@contextmanager
-def _bar(screen: "Console") -> Iterator[Report]:
-    """A bar at the bottom of a terminal."""
-    from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    columns = TextColumn("{task.description}"), BarColumn(bar_width=BAR), TextColumn("{task.fields[facts]}")
-    with Bar(*columns, console=screen, transient=True) as bar:
-        task = bar.add_task("starting", total=100.0, facts="")
-
-        def update(now: Progress) -> None:
-            head = headline(now)
-            rest = facts(now, screen.width - len(head) - BAR - 2)
-            bar.update(task, completed=now.percent, description=head, facts=rest)
-
-        yield update
-
-
-@contextmanager
-def _line() -> Iterator[Report]:
-    """A line of a notebook's cell that changes; escape sequences of a terminal would stay in its file."""
-    from IPython.display import display
-
-    def text(line: str) -> dict[str, str]:
-        return {"text/plain": line}
-
-    shown = display(text("starting"), raw=True, display_id=True)
-    last = time.monotonic()
-
-    def update(now: Progress) -> None:
-        nonlocal last
-        if time.monotonic() - last >= NOTEBOOK_SECONDS:
-            last = time.monotonic()
-            shown.update(text(f"{headline(now)}  {facts(now, 80)}"), raw=True)
-
-    try:
-        yield update
-    finally:
-        shown.update(text(""), raw=True)
 
 
 def headline(now: Progress) -> str:

@@ -10,7 +10,7 @@ import typer
 
 from tcnn.cli.options.shared import ANY_MODEL, Amp, AsJson, CropPct, DeviceName, ModelKwargs, Network
 from tcnn.cli.options.spellings import model_arguments, several_sizes
-from tcnn.cli.output import comparison, console
+from tcnn.cli.output import console
 from tcnn.errors import RequestError
 from tcnn.processes import keep_freed_memory, loading
 
@@ -131,8 +131,7 @@ def command(
     with loading():
         from tcnn.checkpoints.opening import open_model
         from tcnn.evaluation.comparing.comparison import compare
-        from tcnn.evaluation.comparing.report import csv_rows, timm_rows
-        from tcnn.evaluation.held_out import measured_by_default
+        from tcnn.evaluation.comparing.report import csv_rows, notes, tables, timm_rows
         from tcnn.models.precision import emulated
         from tcnn.models.running import usable_device
 
@@ -144,16 +143,15 @@ def command(
 
         measure(models, shape, config, opening, figure, force, as_json)
         return
-    data = measured_by_default(models, weights) if data is None else data
     with console.images(quiet=as_json or result) as progress:
-        found = compare(models, data, config, progress, opening=opening, weights=weights)
+        found = compare(models, data, config, progress=progress, opening=opening, weights=weights)
     if result:
         rows = timm_rows(found)
         console.print_json_text("--result\n" + json.dumps(rows[0] if len(rows) == 1 else rows, indent=4))
     elif as_json:
         console.print_json(found)
     else:
-        comparison.show(found, console.stdout())
+        console.print_tables(tables(found), notes(found))
     if csv_file is not None:  # last: a full disk must not cost what took hours to measure
         _write_csv(list(csv_rows(found)), csv_file, force)
     if results_csv is not None:

@@ -147,20 +147,17 @@ def command(
 
 
 def show(result: "FinetuneResult") -> None:
-    """Print the final accuracy, the paths of the checkpoints, and the models before and after."""
-    console.stdout().print(str(result), markup=False)
+    """Print the models before and after, the final accuracy, and the paths of the checkpoints."""
     if result.before_after is not None:
         show_before_after(result.before_after)
-
-
-ROLES = {
-    "cnn": "CNN", "tuned_cnn": "CNN, fine-tuned", "converted": "converted", "t_cnn": "T-CNN, fine-tuned",
-}  # fmt: skip
+    console.stdout().print(str(result), markup=False)
 
 
 def show_before_after(found: "BeforeAfter") -> None:
-    """Print the models before and after side by side, and how much each is better than another."""
+    """Print the models before and after side by side."""
     from rich.table import Table
+
+    from tcnn.evaluation.comparing.before_after import ROLES
 
     out = console.stdout()
     table = Table(box=None, pad_edge=False)
@@ -180,18 +177,6 @@ def show_before_after(found: "BeforeAfter") -> None:
             f"{cost.bytes / 1e6:.1f}",
         )  # fmt: skip
     out.print(table)
-    for one in found.differences:
-        gain, harder = one.top1, one.corrupted
-        out.print(
-            f"{ROLES[one.of]} over {ROLES[one.over]}: {100 * gain.mean:+.2f} points ({100 * gain.low:+.2f} to "
-            f"{100 * gain.high:+.2f}); {one.newly_right} newly right, {one.newly_wrong} newly wrong"
-            + (
-                ""
-                if harder is None
-                else f"; corrupted {100 * harder.mean:+.1f} ({100 * harder.low:+.1f} to {100 * harder.high:+.1f})"
-            ),
-            markup=False,
-        )
 
 
 def default_directory(model: str, existing: bool) -> Path:
