@@ -75,6 +75,8 @@ SMALL = {
     "tests/deploy/deployed.py": "a leaf of six files of tests",
     "tests/docs/test_notebook.py": "a page of its own",
     "tests/gpu/test_kernels.py": "a process of its own, beside those of the other files there",
+    "tests/helpers/operations.py": "what every test of operations notes",
+    "tests/helpers/safetensors_parts.py": "a leaf of tests of uploads and checkpoints",
     "tests/helpers/sampled.py": "a leaf of seventy files of tests, without torch",
     "tests/helpers/timm_suite.py": "a plugin that another process loads by name",
 }

@@ -11,6 +11,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
+from safetensors_parts import parts, rewrite, tensor
 from torch import nn
 
 import tcnn
@@ -18,18 +19,6 @@ from tcnn.checkpoints import checkpoint
 from tcnn.errors import CheckpointError
 
 Lively = Callable[..., nn.Module]
-
-
-def rewrite(path: Path, header: dict[str, object], data: bytes) -> Path:
-    raw = json.dumps(header, ensure_ascii=False).encode()
-    path.write_bytes(len(raw).to_bytes(8, "little") + raw + data)
-    return path
-
-
-def parts(path: Path) -> tuple[dict, bytes]:
-    raw = path.read_bytes()
-    size = int.from_bytes(raw[:8], "little")
-    return json.loads(raw[8 : 8 + size]), raw[8 + size :]
 
 
 def assert_refused(path: Path, words: str = "") -> None:
@@ -95,9 +84,6 @@ class TestDamage:
         assert_refused(rewrite(path, {**header, a: half}, data), "altered since it was written")
 
     def test_what_is_no_checkpoint_is_refused(self, tmp_path: Path) -> None:
-        def tensor(start: int, stop: int) -> dict[str, object]:
-            return {"dtype": "F32", "shape": [(stop - start) // 4], "data_offsets": [start, stop]}
-
         path = tmp_path / "m.safetensors"
         assert_refused(path, "expected a tcnn checkpoint, found nothing")
         for raw in (b"", b"\x80\x04pickle", (2**62).to_bytes(8, "little") + b"{}", b"\xff" * 64):

@@ -23,8 +23,8 @@ from tcnn.checkpoints import checkpoint
 from tcnn.checkpoints.opening import open_checkpoint, open_model
 from tcnn.conversion.plan import Plan
 from tcnn.errors import CheckpointError, RequestError, UnknownModelError
-from tcnn.layers import GPSA2d
 from tcnn.layers.folded import FoldedGPSA2d
+from tcnn.models.running import gpsa_layers
 
 WRITTEN = Path(__file__).parent / "written"
 CONVOLUTIONS = ["layer4.0.conv1", "layer4.0.conv2", "layer4.1.conv1", "layer4.1.conv2"]
@@ -45,7 +45,7 @@ def test_it_computes_what_it_did(name: str) -> None:
 
 def test_its_layers_are_those_that_it_was_written_with() -> None:
     dilated, folded = (tcnn.load(WRITTEN / f"{name}.safetensors") for name in LOGITS)
-    assert [name for name, module in dilated.named_modules() if isinstance(module, GPSA2d)] == CONVOLUTIONS
+    assert list(gpsa_layers(dilated)) == CONVOLUTIONS
     assert {dilated.get_submodule(name).heads for name in CONVOLUTIONS} == {10}
     assert {str(dilated.get_submodule(name).scope) for name in CONVOLUTIONS} == {"window:4,unpadded"}
     attending = [name for name, module in folded.named_modules() if isinstance(module, FoldedGPSA2d)]

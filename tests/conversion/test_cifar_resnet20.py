@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import tcnn
 from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.evaluation.evaluate import evaluate
-from tcnn.layers import GPSA2d
+from tcnn.models.running import gpsa_layers
 
 DATA = Path(os.environ.get("TCNN_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
 ARCHIVE = DATA / "cifar10.tar.xz"
@@ -117,7 +117,7 @@ def test_the_cnn_is_the_known_one(source: nn.Module) -> None:
 def test_the_last_stage_is_six_convolutions(source: nn.Module, options: dict[str, object]) -> None:
     converted, report = tcnn.convert(source, input_size=(32, 32), **options)
     assert [layer.name for layer in report.layers] == LAST_STAGE
-    assert [name for name, module in converted.named_modules() if isinstance(module, GPSA2d)] == LAST_STAGE
+    assert list(gpsa_layers(converted)) == LAST_STAGE
 
 
 @pytest.mark.parametrize("every", [50, pytest.param(1, marks=pytest.mark.slow)])

@@ -18,7 +18,7 @@ from tcnn.analysis.attention import encode
 from tcnn.conversion.report import ConversionReport, LayerReport
 from tcnn.errors import CheckpointError, RequestError
 from tcnn.layers import GPSA2d
-from tcnn.models.running import watch_layers
+from tcnn.models.running import gpsa_layers, watch_layers
 
 LOCAL = ("window:3", "pooled:2")
 UNPADDED = ("global,unpadded", "window:3,unpadded", "pooled:2,unpadded")
@@ -27,10 +27,6 @@ UNPADDED = ("global,unpadded", "window:3,unpadded", "pooled:2,unpadded")
 def source() -> nn.Module:
     torch.manual_seed(0)
     return timm.create_model("test_resnet", num_classes=10).eval()
-
-
-def gpsa_layers(model: nn.Module) -> list[GPSA2d]:
-    return [module for module in model.modules() if isinstance(module, GPSA2d)]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +42,7 @@ def test_equivalent_at_conversion(content: str, options: dict[str, object]) -> N
     cnn = source()
     reference = tcnn.without_stride(cnn) if "stride" in options else cnn
     model, report = tcnn.convert(cnn, content=content, **options)
-    assert {layer.content for layer in gpsa_layers(model)} == {content}
+    assert {layer.content for layer in gpsa_layers(model).values()} == {content}
     assert {layer.content for layer in report.layers} == {report.config.content} == {content}
     shown: dict[str, Any] = {"input_size": (96, 64), "batch_size": 1, "randomise": True}
     check = tcnn.verify(reference, model, **shown)
@@ -91,7 +87,7 @@ def test_files_bring_it_back(content: str, tmp_path: Path) -> None:
     model = tcnn.convert(source(), content=content, temperature=1.0).model
     image = torch.randn(1, 3, 96, 96)
     loaded = tcnn.load(tcnn.save(model, tmp_path / "m.safetensors"))
-    assert {layer.content for layer in gpsa_layers(loaded)} == {content}
+    assert {layer.content for layer in gpsa_layers(loaded).values()} == {content}
     with torch.no_grad():
         assert torch.equal(loaded(image), model(image))
     directory = tcnn.save_directory(model, tmp_path / "hub")
@@ -124,7 +120,7 @@ def test_a_file_with_nonsense_is_refused(tmp_path: Path) -> None:
 
 def test_registered_models_take_it() -> None:
     model = timm.create_model("t_test_resnet", content="pooled:2")
-    assert {layer.content for layer in gpsa_layers(model)} == {"pooled:2"}
+    assert {layer.content for layer in gpsa_layers(model).values()} == {"pooled:2"}
     assert model.conversion_report.config.content == "pooled:2"
 
 

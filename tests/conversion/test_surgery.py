@@ -25,6 +25,7 @@ from tcnn.config import HARD_TEMPERATURE, ConversionConfig
 from tcnn.conversion.surgery import rebuild
 from tcnn.errors import NothingToConvertError, RequestError
 from tcnn.layers import GPSA2d
+from tcnn.models.running import gpsa_layers
 
 SIZE = (64, 96)
 
@@ -34,7 +35,7 @@ def source_model(**options: object) -> nn.Module:
 
 
 def gpsa_names(model: nn.Module) -> list[str]:
-    return [name for name, module in model.named_modules() if isinstance(module, GPSA2d)]
+    return list(gpsa_layers(model))
 
 
 def storages(model: nn.Module) -> set[int]:

@@ -13,7 +13,8 @@ from typing import Any
 import browsing
 import pytest
 from browsing import Open, sync_api
-from serving import Server, look_here, serving
+from serving import Server, hosted, look_here, serving
+from story import Story
 
 from tcnn_api.responses import stream
 from tcnn_api.routes.uploads import datasets, gallery
@@ -130,8 +131,21 @@ def open_page(browser: Any, request: pytest.FixtureRequest) -> Iterator[Open]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A process, with a worker, without keys."""
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    """What `server` has to show; some files tell more."""
+    return Story(tmp_path_factory.mktemp("story") / "home")
+
+
+@pytest.fixture(scope="module")
+def server(story: Story) -> Iterator[Server]:
+    """In this process, on the file's story, without workers and keys."""
+    with hosted(story.house.home.root) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def working_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A process, with a worker, without keys, on nothing."""
     with serving(tmp_path_factory.mktemp("dashboard") / "home", TCNN_POLL="0.1", TCNN_GRACE="5") as running:
         yield running
 

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,23 +11,12 @@ from xml.etree import ElementTree
 import pytest
 from browsing import HOSTILE, LOOKS, Open, inaccessible, sync_api
 from PIL import Image
-from serving import Server, hosted
+from serving import Server
 from story import Story
 
 from tcnn.analysis.pages.report import report
 
 expect = sync_api.expect
-
-
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
-    return Story(tmp_path_factory.mktemp("charts") / "home")
-
-
-@pytest.fixture(scope="module")
-def server(story: Story) -> Iterator[Server]:
-    with hosted(story.house.home.root) as running:
-        yield running
 
 
 def saved(page: Any, chart: Any, kind: str) -> bytes:

@@ -3,13 +3,12 @@ is edited; and a form tells what a job will take, before it is submitted.
 """
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from browsing import Open, inaccessible, sync_api
-from serving import Server, hosted
+from serving import Server
 from story import Story
 from tiny_runs import colours
 
@@ -34,20 +33,9 @@ ASKED = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
-    return Story(tmp_path_factory.mktemp("conversion") / "home")
-
-
-@pytest.fixture(scope="module")
-def story_server(story: Story) -> Iterator[Server]:
-    with hosted(story.house.home.root) as running:
-        yield running
-
-
-def test_all_options_of_a_conversion(story_server: Server, story: Story, open_page: Open) -> None:
+def test_all_options_of_a_conversion(server: Server, story: Story, open_page: Open) -> None:
     """Nor is one without a field that `ConversionConfig` gains."""
-    page = open_page(f"{story_server.url}/#/transform")
+    page = open_page(f"{server.url}/#/transform")
     model = page.get_by_role("combobox", name="Model")
     model.fill("test_resnet")
     model.press("Escape")
@@ -74,15 +62,15 @@ def test_all_options_of_a_conversion(story_server: Server, story: Story, open_pa
     job = page.url.rpartition("/")[2]
     assert story.house.store.get(job).request == ASKED
 
-    page.goto(f"{story_server.url}/#/transform?from={job}")
+    page.goto(f"{server.url}/#/transform?from={job}")
     for label, value in (*CHOICES.values(), *FIELDS.values()):
         expect(page.get_by_label(label, exact=True)).to_have_value(value)
     expect(page.get_by_label("Without the padding")).to_be_checked()
 
 
-def test_content_heads_where_none_are_named(story_server: Server, story: Story, open_page: Open) -> None:
+def test_content_heads_where_none_are_named(server: Server, story: Story, open_page: Open) -> None:
     """Four, which the presets for small data can train; in the same job the preset's; an older job has what it had."""
-    page = open_page(f"{story_server.url}/#/transform")
+    page = open_page(f"{server.url}/#/transform")
     page.get_by_role("combobox", name="Model").fill("test_resnet")
     page.get_by_role("combobox", name="Model").press("Escape")
     page.get_by_label("Pretrained weights").uncheck()
@@ -95,17 +83,17 @@ def test_content_heads_where_none_are_named(story_server: Server, story: Story, 
     page.get_by_role("button", name="Convert", exact=True).click()
     expect(page.get_by_role("heading", name="test_resnet")).to_be_visible()
     assert story.house.store.get(page.url.rpartition("/")[2]).request["content_heads"] == 4
-    older = httpx.post(f"{story_server.url}/transform", json={"model": "test_resnet", "pretrained": False}).json()["id"]
-    page.goto(f"{story_server.url}/#/transform?from={older}")
+    older = httpx.post(f"{server.url}/transform", json={"model": "test_resnet", "pretrained": False}).json()["id"]
+    page.goto(f"{server.url}/#/transform?from={older}")
     expect(page.get_by_label("Content heads", exact=True)).to_have_value("0")
 
 
 @pytest.mark.slow
-def test_a_list_that_is_dismissed_before_it_came_stays_away(story_server: Server, open_page: Open) -> None:
+def test_a_list_that_is_dismissed_before_it_came_stays_away(server: Server, open_page: Open) -> None:
     """Escape after the last letter: models that were asked for come late and would lie over the rest of the form."""
     page = open_page("about:blank")
     page.clock.install()
-    page.goto(f"{story_server.url}/#/transform")
+    page.goto(f"{server.url}/#/transform")
     model = page.get_by_role("combobox", name="Model")
     expect(model).to_be_visible()
     asked: list[str] = []
@@ -120,10 +108,10 @@ def test_a_list_that_is_dismissed_before_it_came_stays_away(story_server: Server
 
 
 @pytest.mark.slow
-def test_what_it_will_take(server: Server, open_page: Open, tmp_path: Path) -> None:
-    with Client(server.url) as client:
+def test_what_it_will_take(working_server: Server, open_page: Open, tmp_path: Path) -> None:
+    with Client(working_server.url) as client:
         data = client.upload_dataset(colours(tmp_path / "photos"))["id"]
-    page = open_page(f"{server.url}/#/transform")
+    page = open_page(f"{working_server.url}/#/transform")
     ahead = page.get_by_role("button", name="What will it take?")
     expect(ahead).to_be_hidden()  # a conversion alone takes what the list of models tells
     page.get_by_role("combobox", name="Model").fill("test_resnet")
@@ -144,6 +132,6 @@ def test_what_it_will_take(server: Server, open_page: Open, tmp_path: Path) -> N
     expect(card).to_contain_text(re.compile(r"373\sk → \d+\sk"))
     expect(card).to_contain_text("no job like it has run here yet")
     assert inaccessible(page) == []
-    assert httpx.get(f"{server.url}/jobs").json()["data"] == []
+    assert httpx.get(f"{working_server.url}/jobs").json()["data"] == []
     page.get_by_label("Batch size").fill("9")
     expect(card).to_be_hidden()  # it was about another job

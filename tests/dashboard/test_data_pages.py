@@ -4,7 +4,6 @@ import base64
 import io
 import re
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +12,13 @@ import timm
 import torch
 from browsing import HOSTILE, LOOKS, Open, client_of, inaccessible, sync_api
 from PIL import Image
-from serving import Server, hosted
+from serving import Server
 from story import Story, pictures
 
 import tcnn
 from tcnn_jobs.model.jobs import Upload
 
 expect = sync_api.expect
-
-
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
-    return Story(tmp_path_factory.mktemp("data") / "home")
-
-
-@pytest.fixture(scope="module")
-def server(story: Story) -> Iterator[Server]:
-    with hosted(story.house.home.root) as running:
-        yield running
 
 
 def looked_at(page: Any) -> None:

@@ -3,29 +3,18 @@
 import base64
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from browsing import LOOKS, Open, inaccessible, sync_api
-from serving import Server, hosted
+from serving import Server
 from story import Story
 
 expect = sync_api.expect
 SIDE, HEADS, QUERY = 8, 4, (4, 4)
 DOT = "data:image/gif;base64,R0lGODlhAQABAIAAAP///wAAACH5BAAAAAAALAAAAAABAAEAAAICRAEAOw=="
-
-
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
-    return Story(tmp_path_factory.mktemp("explorer") / "home")
-
-
-@pytest.fixture(scope="module")
-def server(story: Story) -> Iterator[Server]:
-    with hosted(story.house.home.root) as running:
-        yield running
 
 
 def packed(places: list[tuple[int, int]]) -> str:

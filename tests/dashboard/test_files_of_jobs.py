@@ -5,7 +5,6 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy
 import pytest
 from browsing import HOSTILE, LOOKS, Open, inaccessible, sync_api
 from PIL import Image
-from serving import Server, ask_here, hosted
+from serving import Server, ask_here
 from story import PIXEL, SET, Story
 
 from tcnn.analysis.pages.report import report
@@ -94,12 +93,6 @@ class Finished(Story):
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     return Finished(tmp_path_factory.mktemp("files") / "home")
-
-
-@pytest.fixture(scope="module")
-def server(story: Finished) -> Iterator[Server]:
-    with hosted(story.house.home.root) as running:
-        yield running
 
 
 def report_of(page: Any) -> Any:

@@ -1,11 +1,10 @@
 """Forms of jobs: what is wrong stands beside its field before there is a job, and nothing that was typed is lost."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 from browsing import Open, inaccessible, sync_api
-from serving import Server, hosted
+from serving import Server
 from story import Story
 
 from tcnn.errors import StorageError
@@ -13,17 +12,6 @@ from tcnn_jobs.model.jobs import Failure, Upload
 from tcnn_jobs.store import Store
 
 expect = sync_api.expect
-
-
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
-    return Story(tmp_path_factory.mktemp("forms") / "home")
-
-
-@pytest.fixture(scope="module")
-def server(story: Story) -> Iterator[Server]:
-    with hosted(story.house.home.root) as running:
-        yield running
 
 
 def test_forms_tell_all_errors_and_forget_nothing(server: Server, open_page: Open) -> None:

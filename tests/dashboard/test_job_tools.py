@@ -11,7 +11,7 @@ import httpx
 import pytest
 from browsing import LOOKS, Open, archive, client_of, inaccessible, sync_api
 from sampled import sampled
-from serving import Server, hosted
+from serving import Server
 from story import Story
 
 from tcnn.cli.main import main
@@ -28,17 +28,6 @@ window.Notification = class {
 };
 """
 """The browser's own, which has nobody to show anything to here."""
-
-
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
-    return Story(tmp_path_factory.mktemp("tools") / "home")
-
-
-@pytest.fixture(scope="module")
-def server(story: Story) -> Iterator[Server]:
-    with hosted(story.house.home.root) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

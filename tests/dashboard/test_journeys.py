@@ -22,8 +22,8 @@ SLOW = 240_000
 
 
 @pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[httpx.Client]:
-    with client_of(server) as client:
+def client(working_server: Server) -> Iterator[httpx.Client]:
+    with client_of(working_server) as client:
         yield client
 
 
@@ -105,19 +105,19 @@ def test_convert_watch_download(open_page: Open, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_convert_watch_download_with_a_worker(
-    server: Server, client: httpx.Client, open_page: Open, tmp_path: Path
+    working_server: Server, client: httpx.Client, open_page: Open, tmp_path: Path
 ) -> None:
-    page = open_page(server.url, accept_downloads=True)
+    page = open_page(working_server.url, accept_downloads=True)
     ask_for_a_conversion(page)
     watch_and_download(page, client, tmp_path / "model.safetensors")
 
 
 @pytest.mark.slow
 def test_fine_tune_with_an_upload_cancel_resume_delete(
-    server: Server, client: httpx.Client, open_page: Open, converted: str, tmp_path: Path
+    working_server: Server, client: httpx.Client, open_page: Open, converted: str, tmp_path: Path
 ) -> None:
     (tmp_path / "pets.zip").write_bytes(archive(tmp_path))
-    page = open_page(f"{server.url}/#/finetune?job={converted}")
+    page = open_page(f"{working_server.url}/#/finetune?job={converted}")
     expect(page.get_by_label("Job", exact=True)).to_have_value(converted)
     page.get_by_label("Upload a data set").set_input_files(tmp_path / "pets.zip")
     expect(page.locator("main").get_by_text("30 images of 3 classes")).to_be_visible()
@@ -158,8 +158,8 @@ def test_fine_tune_with_an_upload_cancel_resume_delete(
 
 
 @pytest.mark.slow
-def test_curves_and_log_of_a_trained_job(server: Server, open_page: Open, trained: str) -> None:
-    page = open_page(f"{server.url}/#/jobs/{trained}")
+def test_curves_and_log_of_a_trained_job(working_server: Server, open_page: Open, trained: str) -> None:
+    page = open_page(f"{working_server.url}/#/jobs/{trained}")
     for name in ("Loss", "Accuracy", "Temperature τ", "Gates", "Spans"):
         expect(page.get_by_role("img", name=re.compile(f"^{name}"))).to_be_visible()
     chart = page.get_by_role("group", name="Loss")
@@ -173,12 +173,12 @@ def test_curves_and_log_of_a_trained_job(server: Server, open_page: Open, traine
 
 
 @pytest.mark.slow
-def test_hostile_names_are_text(server: Server, open_page: Open, trained: str) -> None:
-    page = open_page(server.url)
+def test_hostile_names_are_text(working_server: Server, open_page: Open, trained: str) -> None:
+    page = open_page(working_server.url)
     expect(page.get_by_text(HOSTILE).first).to_be_visible()  # the data set's name, in the list
-    page.goto(f"{server.url}/#/jobs/{trained}")
+    page.goto(f"{working_server.url}/#/jobs/{trained}")
     expect(page.get_by_text(HOSTILE).first).to_be_visible()
-    page.goto(f"{server.url}/#/jobs/{trained}/attention")
+    page.goto(f"{working_server.url}/#/jobs/{trained}/attention")
     expect(page.locator(".explorer")).to_contain_text("onerror=document.title", timeout=SLOW)  # the class's
     assert page.locator("img[src=x]").count() == 0
     assert "owned" not in page.title()
@@ -193,14 +193,14 @@ def test_attention_on_an_image_of_the_jobs_data(client: httpx.Client, trained: s
 
 
 @pytest.mark.slow
-def test_the_report(server: Server, client: httpx.Client, open_page: Open, trained: str) -> None:
+def test_the_report(working_server: Server, client: httpx.Client, open_page: Open, trained: str) -> None:
     answer = client.get(f"/jobs/{trained}/report")  # makes it
     assert answer.status_code == 200, answer.text
-    page = open_page(f"{server.url}/#/jobs/{trained}")
+    page = open_page(f"{working_server.url}/#/jobs/{trained}")
     with page.context.expect_page() as opened:
         page.get_by_role("link", name="The report").click()
     report: Any = opened.value
     report.wait_for_load_state()
     assert trained in report.title()
     assert "default-src 'none'" in answer.headers["content-security-policy"]
-    assert str(server.home) not in answer.text
+    assert str(working_server.home) not in answer.text

@@ -16,11 +16,6 @@ expect = sync_api.expect
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
-    return Story(tmp_path_factory.mktemp("keys") / "home")
-
-
-@pytest.fixture(scope="module")
 def server(story: Story) -> Iterator[Server]:
     keys = "local:secret-of-this,bob:other-key"
     with hosted(story.house.home.root, api_keys=keys) as running:

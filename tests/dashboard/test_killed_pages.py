@@ -19,11 +19,6 @@ KEY = "key-of-local"
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
-    return Story(tmp_path_factory.mktemp("killed") / "home")
-
-
-@pytest.fixture(scope="module")
 def running(story: Story) -> Iterator[Mortal]:
     with mortal(story.house.home.root, TCNN_API_KEYS=f"local:{KEY}") as server:
         yield server

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from browsing import HOSTILE, Open, sync_api, until
-from serving import Server, hosted
+from serving import Server
 from story_of_faults import Faults
 
 from tcnn_jobs.model.jobs import Kind, Upload
@@ -18,12 +18,6 @@ expect = sync_api.expect
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Faults:
     return Faults(tmp_path_factory.mktemp("late") / "home")
-
-
-@pytest.fixture(scope="module")
-def server(story: Faults) -> Iterator[Server]:
-    with hosted(story.house.home.root) as running:
-        yield running
 
 
 @pytest.fixture

@@ -3,13 +3,12 @@ of the API's document: by eye and by axe, on a phone and in the dark, with an op
 """
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browsing import ALL_LOOKS, LOOKS, Open, inaccessible, sync_api
-from serving import Server, hosted
+from serving import Server
 from story import SET, VERIFICATION, Story
 
 expect = sync_api.expect
@@ -55,12 +54,6 @@ class Runs(Story):
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(tmp_path_factory.mktemp("layout") / "home")
-
-
-@pytest.fixture(scope="module")
-def server(story: Runs) -> Iterator[Server]:
-    with hosted(story.house.home.root) as running:
-        yield running
 
 
 @pytest.mark.slow

@@ -3,27 +3,16 @@ of them, and is asked before the window is closed.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browsing import ALL_LOOKS, Open, client_of, inaccessible, sync_api, until
-from serving import Server, hosted
-from story import Story, pictures
+from serving import Server
+from story import pictures
 
 expect = sync_api.expect
-
-
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
-    return Story(tmp_path_factory.mktemp("outbox") / "home")
-
-
-@pytest.fixture(scope="module")
-def server(story: Story) -> Iterator[Server]:
-    with hosted(story.house.home.root) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

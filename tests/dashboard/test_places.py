@@ -1,11 +1,10 @@
 """Where the user is: how far down a page was read, what has the focus, files that are dropped beside their place."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from browsing import Open, sync_api, until
-from serving import Server, hosted
+from serving import Server
 from story import Story
 
 expect = sync_api.expect
@@ -34,12 +33,6 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     for number in range(60):
         story.house.store.cancel(story.house.submit(request={"model": f"resnet{number}"}).id)
     return story
-
-
-@pytest.fixture(scope="module")
-def server(story: Story) -> Iterator[Server]:
-    with hosted(story.house.home.root) as running:
-        yield running
 
 
 def scrolled(page: Any, down: int) -> None:

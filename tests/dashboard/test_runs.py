@@ -1,12 +1,11 @@
 """The table of runs: named, found, sorted, given columns and compared. One server, no worker."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from browsing import LOOKS, Open, inaccessible, sync_api
-from serving import Server, hosted
+from serving import Server
 from story import Story
 
 from tcnn_jobs.model.naming import Labels
@@ -27,12 +26,6 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Two:
     request = {"model": "test_resnet", "finetune": {"dataset": SET, "config": {"mixup": 0.2, "lr": 0.001}}}
     made.second = made._succeed(priority=100, request=request)
     return made
-
-
-@pytest.fixture(scope="module")
-def server(story: Two) -> Iterator[Server]:
-    with hosted(story.house.home.root) as running:
-        yield running
 
 
 @pytest.mark.slow  # a note is edited, and runs are found by their address, below; `tests/jobs/store` names and sorts

@@ -14,11 +14,6 @@ expect = sync_api.expect
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
-    return Story(tmp_path_factory.mktemp("sharing") / "home")
-
-
-@pytest.fixture(scope="module")
 def server(story: Story) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(credentials, "LIFE", 0.2)

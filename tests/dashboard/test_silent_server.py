@@ -3,30 +3,17 @@ uploads that break off.
 """
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from browsing import Open, inaccessible, sync_api, until
-from serving import Server, hosted
+from serving import Server
 from story import Story, pictures
 
 expect = sync_api.expect
 MINUTE = 60_000
 SILENCE = MINUTE // 2
 """Milliseconds after which a page asks whether the server is there, and waits as long for that answer."""
-
-
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
-    return Story(tmp_path_factory.mktemp("silent") / "home")
-
-
-@pytest.fixture(scope="module")
-def server(story: Story) -> Iterator[Server]:
-    with hosted(story.house.home.root) as running:
-        yield running
 
 
 def silence(page: Any, *paths: str) -> list[str]:
@@ -98,12 +85,19 @@ def test_what_an_alert_says_is_said_once(server: Server, open_page: Open) -> Non
 
 
 def test_details_that_did_not_come_can_be_asked_for_again(server: Server, story: Story, open_page: Open) -> None:
-    page = open_page(f"{server.url}/#/jobs/{story.succeeded.job}")
-    page.route(re.compile("/files/.*before-after"), lambda route: route.abort())
+    page = open_page("about:blank")
+    job = f"jobs/{story.succeeded.job}"
+    # Or an answer tells the page that the server is back, and it asks again by itself, before the click.
+    silence(page, job, f"{job}/events", "healthz")
+    page.route(f"**/{job}", lambda route: route.continue_(), times=1)
+    with page.expect_response("**/metrics.csv"), page.expect_response("**/datasets/*"):
+        page.goto(f"{server.url}/#/{job}")
+    details = re.compile("/files/.*before-after")
+    page.route(details, lambda route: route.abort())
     page.get_by_text("The images on which they differ").click()
     alert = page.get_by_role("alert").filter(has_text="cannot be reached")
     expect(alert).to_be_visible()
-    page.unroute_all()
+    page.unroute(details)
     alert.get_by_role("button", name="Try again").click()
     expect(page.locator(".changed img").first).to_be_visible()
     expect(alert).to_have_count(0)

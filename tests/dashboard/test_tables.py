@@ -3,13 +3,12 @@
 import io
 import re
 import zipfile
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from browsing import HOSTILE, Open, inaccessible, sync_api
 from PIL import Image
-from serving import Server, hosted
+from serving import Server
 from story import Story, before_and_after
 
 from tcnn_jobs.model.jobs import Claim
@@ -33,12 +32,6 @@ class Measured(Story):
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     return Measured(tmp_path_factory.mktemp("tables") / "home")
-
-
-@pytest.fixture(scope="module")
-def server(story: Measured) -> Iterator[Server]:
-    with hosted(story.house.home.root) as running:
-        yield running
 
 
 def classes(page: Any) -> Any:

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from browsing import HOSTILE, LOOKS, Open, inaccessible, sync_api
-from serving import Server, hosted
+from serving import Server
 from story import SET
 from story_of_faults import Faults
 
@@ -20,12 +20,6 @@ expect = sync_api.expect
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Faults:
     return Faults(tmp_path_factory.mktemp("trust") / "home")
-
-
-@pytest.fixture(scope="module")
-def server(story: Faults) -> Iterator[Server]:
-    with hosted(story.house.home.root) as running:
-        yield running
 
 
 def test_an_evaluation_by_size_corruption_and_class(server: Server, story: Faults, open_page: Open) -> None:

@@ -17,17 +17,6 @@ from tcnn_jobs.model.naming import Labels
 expect = sync_api.expect
 
 
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
-    return Story(tmp_path_factory.mktemp("moving") / "home")
-
-
-@pytest.fixture(scope="module")
-def server(story: Story) -> Iterator[Server]:
-    with hosted(story.house.home.root) as running:
-        yield running
-
-
 def test_a_question_goes_with_its_page(server: Server, story: Story, open_page: Open) -> None:
     """Or it would be answered over another one."""
     page = open_page(server.url)

@@ -3,12 +3,11 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from browsing import Open, sync_api
-from serving import Server, hosted
+from serving import Server
 from story import Story
 
 from tcnn.evaluation import scores
@@ -66,12 +65,6 @@ class Named(Story):
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Named:
     return Named(tmp_path_factory.mktemp("names") / "home")
-
-
-@pytest.fixture(scope="module")
-def server(story: Named) -> Iterator[Server]:
-    with hosted(story.house.home.root) as running:
-        yield running
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from tcnn.conversion.surgery import unconverted
 from tcnn.errors import NothingToConvertError, RequestError
 from tcnn.layers import GPSA2d
 from tcnn.layers.folded import FoldedGPSA2d
+from tcnn.models.running import gpsa_layers
 
 Lively = Callable[..., nn.Module]
 
@@ -113,7 +114,7 @@ def _same_function(source: nn.Module, found: nn.Module) -> None:
 
 def test_a_filter_that_cannot_be_standardised_stays_beside_it(lively: Lively, tmp_path: Path) -> None:
     model, _ = tcnn.convert(lively("test_nfnet"))
-    layer = next(module for module in model.modules() if isinstance(module, GPSA2d))
+    layer = next(iter(gpsa_layers(model).values()))
     with torch.no_grad():
         layer.proj.add_(0.01)
     found, report = tcnn.fold(model)
@@ -125,7 +126,7 @@ def test_a_filter_that_cannot_be_standardised_stays_beside_it(lively: Lively, tm
 
 def test_channels_mixed_across_groups_keep_their_own_convolution(lively: Lively, tmp_path: Path) -> None:
     model, _ = tcnn.convert(lively("test_efficientnet"))
-    layer = next(module for module in model.modules() if isinstance(module, GPSA2d))
+    layer = next(iter(gpsa_layers(model).values()))
     with torch.no_grad():
         layer.value.add_(0.1 * torch.randn_like(layer.value))
     found, report = tcnn.fold(model)

@@ -16,6 +16,7 @@ import tcnn
 from tcnn.checkpoints import checkpoint
 from tcnn.errors import CheckpointError, RequestError, VerificationError
 from tcnn.layers import GPSA2d
+from tcnn.models.running import gpsa_layers
 from tcnn.workflows import fold_file
 
 Lively = Callable[..., nn.Module]
@@ -39,7 +40,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_training_leaves_something_to_fold(trained: Path, tmp_path: Path) -> None:
     model = tcnn.load(trained)
-    layers = [module for module in model.modules() if isinstance(module, GPSA2d)]
+    layers = list(gpsa_layers(model).values())
     assert all(float(layer.position_temperature) == 1 for layer in layers)
     assert all(not torch.equal(layer.value, torch.eye(len(layer.value))) for layer in layers)
     found, report = tcnn.fold(model)

@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 
 import pytest
-import torch
 from forked import Interpreter
+from operations import Operations
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tcnn.layers.backends.selection import Backend, use_backend
 
@@ -51,21 +50,6 @@ def interpreter() -> Iterator[Interpreter]:
     interpreter = Interpreter()
     yield interpreter
     interpreter.end()
-
-
-class Operations(TorchDispatchMode):
-    """Notes every operation, with the shape and dtype of each tensor that it puts out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.outputs: list[tuple[str, torch.Size, torch.dtype]] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        result = func(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(tensor, Tensor):
-                self.outputs.append((func.overloadpacket.__name__, tensor.shape, tensor.dtype))
-        return result
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
 """Layers prepared for inference: the same function, told apart from those that can be trained."""
 
 from collections.abc import Callable
-from typing import Protocol
 
 import pytest
 import torch
 from layer_forms import FORMS, REORDERED, image, layer
+from operations import Operations
 from torch import Tensor, nn
 
 import tcnn
@@ -15,15 +15,6 @@ from tcnn.layers.backends.selection import BACKENDS, use_backend
 from tcnn.layers.fused import FusedGPSA2d
 
 RelativeError = Callable[[Tensor, Tensor], float]
-
-
-class Operations(Protocol):
-    """The `operations` fixture."""
-
-    outputs: list[tuple[str, torch.Size, torch.dtype]]
-
-    def __enter__(self) -> object: ...
-    def __exit__(self, *details: object) -> object: ...
 
 
 def test_a_fused_model_says_so_and_refuses_training() -> None:

@@ -4,10 +4,10 @@ import copy
 import math
 import pickle
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import pytest
 import torch
+from operations import Operations
 from torch import Tensor, nn
 from torch.export import Dim, export
 from torch.utils.flop_counter import FlopCounterMode
@@ -118,15 +118,6 @@ def test_half_precision_and_autocast(content: str, relative_error: RelativeError
         with torch.autocast("cpu", torch.bfloat16):
             assert relative_error(layer(x), expected) < 0.02
         assert relative_error(layer.bfloat16()(x.bfloat16()), expected) < 0.02
-
-
-class Operations(Protocol):
-    """The `operations` fixture."""
-
-    outputs: list[tuple[str, torch.Size, torch.dtype]]
-
-    def __enter__(self) -> object: ...
-    def __exit__(self, *details: object) -> object: ...
 
 
 @pytest.mark.parametrize("content", LOCAL)

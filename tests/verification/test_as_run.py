@@ -12,6 +12,7 @@ import tcnn
 from tcnn.layers import GPSA2d
 from tcnn.layers.backends import convolution
 from tcnn.layers.backends.selection import backend
+from tcnn.models.running import gpsa_layers
 from tcnn.verification.report import VerificationReport
 
 OPTIONS = {"input_size": (64, 96), "batch_size": 1}
@@ -54,7 +55,7 @@ def test_a_way_that_is_wrong_does_not_pass(
     pair: tuple[nn.Module, nn.Module], break_what_is_run: Callable[..., None], temperature: float | None
 ) -> None:
     source, converted = pair
-    for layer in gpsa(converted):
+    for layer in gpsa_layers(converted).values():
         if temperature is not None:
             layer.set_temperature(temperature)
     x = torch.randn(1, 3, 64, 96, generator=torch.Generator().manual_seed(0))
@@ -114,10 +115,6 @@ def test_a_report_from_before_is_still_read(pair: tuple[nn.Module, nn.Module]) -
     read = VerificationReport.model_validate(old)
     assert read.as_run is None and read.temperatures == {} and read.passed and read.failure() is None
     assert VerificationReport.model_validate_json(said.model_dump_json()) == said
-
-
-def gpsa(model: nn.Module) -> list[GPSA2d]:
-    return [module for module in model.modules() if isinstance(module, GPSA2d)]
 
 
 def test_the_shortcut_itself_is_verified_and_stands_in_for_no_attention(

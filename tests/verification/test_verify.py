@@ -12,8 +12,7 @@ from torch import nn
 import tcnn
 from tcnn.config import HARD_TEMPERATURE, VerificationConfig
 from tcnn.errors import RequestError
-from tcnn.layers import GPSA2d
-from tcnn.models.running import at_temperature, errors
+from tcnn.models.running import at_temperature, errors, gpsa_layers
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import compare_as_run
 
@@ -197,10 +196,10 @@ class TestTemperature:
         assert report.passed and report.temperature == pytest.approx(HARD_TEMPERATURE)
         assert report.written is not None and report.written.temperature == 0.25
         assert 0 < report.written.logits.relative < report.drift.logits.relative
-        assert {layer.position_temperature.item() for layer in gpsa(converted)} == {0.25}
+        assert {layer.position_temperature.item() for layer in gpsa_layers(converted).values()} == {0.25}
 
     def test_layers_that_differ_are_told_apart(self, pair: tuple[nn.Module, nn.Module]) -> None:
-        first, second = gpsa(pair[1])
+        first, second = gpsa_layers(pair[1]).values()
         first.set_temperature(0.25)
         report = tcnn.verify(*pair, randomise=True, **OPTIONS)
         assert report.passed and report.temperature == pytest.approx(HARD_TEMPERATURE)
@@ -221,7 +220,7 @@ class TestTemperature:
         self, pair: tuple[nn.Module, nn.Module], factor: float, told: bool
     ) -> None:
         """It is known up to a percent, and whether or not float64 is compared, too."""
-        for layer in gpsa(pair[1]):
+        for layer in gpsa_layers(pair[1]).values():
             layer.set_temperature(HARD_TEMPERATURE * factor)
         written = tcnn.verify(*pair, float64=False, **OPTIONS).written
         assert (written is not None) == told
@@ -232,7 +231,7 @@ class TestTemperature:
     def test_none_that_is_no_temperature_is_accepted(
         self, pair: tuple[nn.Module, nn.Module], value: float, number: int
     ) -> None:
-        gpsa(pair[1])[number].gate_temperature.fill_(value)
+        list(gpsa_layers(pair[1]).values())[number].gate_temperature.fill_(value)
         name = f"layer4.0.conv{number + 1}"
         with pytest.raises(
             RequestError, match=rf"^{re.escape(name)}: expected a gate_temperature above 0, found"
@@ -241,14 +240,10 @@ class TestTemperature:
         assert "\n" not in str(caught.value)
 
     def test_is_put_back_one_by_one(self, pair: tuple[nn.Module, nn.Module]) -> None:
-        first, second = gpsa(pair[1])
+        first, second = gpsa_layers(pair[1]).values()
         first.set_temperature(0.5)
         second.set_temperature(0.125)
         with pytest.raises(ZeroDivisionError), at_temperature(pair[1], 1.0):
             assert first.position_temperature.item() == second.position_temperature.item() == 1
             raise ZeroDivisionError
         assert (first.position_temperature.item(), second.position_temperature.item()) == (0.5, 0.125)
-
-
-def gpsa(model: nn.Module) -> list[GPSA2d]:
-    return [module for module in model.modules() if isinstance(module, GPSA2d)]

@@ -15,13 +15,10 @@ import tcnn
 from tcnn.conversion import register
 from tcnn.errors import NothingToConvertError, RequestError, WeightsError
 from tcnn.layers import GPSA2d
+from tcnn.models.running import gpsa_layers
 from tcnn.zoo import catalogue
 
 AssertSame = Callable[[nn.Module, nn.Module], None]
-
-
-def gpsa_layers(model: nn.Module) -> list[GPSA2d]:
-    return [module for module in model.modules() if isinstance(module, GPSA2d)]
 
 
 def seeded(name: str, **options: object) -> nn.Module:
@@ -107,9 +104,9 @@ def test_it_takes_what_a_conversion_takes() -> None:
     model = timm.create_model("t_test_resnet", num_classes=10, stride="remove")
     assert model.num_classes == 10
     assert len(gpsa_layers(model)) == 2
-    assert {layer.geometry.stride for layer in gpsa_layers(model)} == {(1, 1)}
+    assert {layer.geometry.stride for layer in gpsa_layers(model).values()} == {(1, 1)}
     model = timm.create_model("t_test_resnet", temperature=1.0, target=r"layer4\.0\.conv2", head_dim=4, seed=3)
-    (layer,) = gpsa_layers(model)
+    (layer,) = gpsa_layers(model).values()
     assert layer.position_temperature == 1
     assert layer.head_dim == 4
     assert model.conversion_report.config.seed == 3
@@ -171,7 +168,7 @@ def test_where_the_usual_features_end_too_early_what_is_advised_helps() -> None:
 @torch.no_grad()
 def test_every_kind_of_feature_extractor_is_converted(feature_cls: str, tmp_path: Path) -> None:
     classifier = seeded("t_test_resnet")
-    for layer in gpsa_layers(classifier):  # attention that a convolution would not give
+    for layer in gpsa_layers(classifier).values():  # attention that a convolution would not give
         layer.set_temperature(0.5)
         layer.query.mul_(20)
     save_for_hf(classifier, tmp_path / "model", safe_serialization=True)
@@ -210,7 +207,7 @@ def test_timm_saves_and_loads_it(tmp_path: Path, assert_same_state: AssertSame) 
     loaded = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True)
     assert_same_state(loaded, model)
     assert loaded.num_classes == 5
-    assert {layer.geometry.stride for layer in gpsa_layers(loaded)} == {(1, 1)}
+    assert {layer.geometry.stride for layer in gpsa_layers(loaded).values()} == {(1, 1)}
 
 
 def test_it_trains(lively: Callable[..., nn.Module]) -> None:

@@ -12,6 +12,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
+from safetensors_parts import parts, rewrite, tensor
 from serving import Server
 
 import tcnn
@@ -28,19 +29,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model, _ = tcnn.convert(timm.create_model("test_resnet", num_classes=3))
     model.pretrained_cfg["label_names"] = ["cat", "cow", "dog"]
     return tcnn.save(model, tmp_path_factory.mktemp("checkpoint") / "t_test.safetensors")
-
-
-def parts(path: Path) -> tuple[dict[str, Any], bytes]:
-    """Header and data."""
-    raw = path.read_bytes()
-    size = int.from_bytes(raw[:8], "little")
-    return json.loads(raw[8 : 8 + size]), raw[8 + size :]
-
-
-def write(path: Path, header: object, data: bytes = b"") -> Path:
-    raw = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes(len(raw).to_bytes(8, "little") + raw + data)
-    return path
 
 
 def resigned(path: Path, written: Path, change: Callable[[dict[str, torch.Tensor], dict[str, str]], None]) -> Path:
@@ -117,11 +105,11 @@ class TestHeaders:
         assert "found" in refused("/checkpoints", tmp_path / "m.safetensors")
 
     def test_a_huge_header(self, refused: Refused, tmp_path: Path) -> None:
-        path = write(tmp_path / "m.safetensors", b"[" * (LONGEST_HEADER + 1))
+        path = rewrite(tmp_path / "m.safetensors", b"[" * (LONGEST_HEADER + 1))
         assert f"at most {LONGEST_HEADER} are read" in refused("/checkpoints", path)
         path.write_bytes((2**63).to_bytes(8, "little") + b"{}")
         assert "ends within its header" in refused("/checkpoints", path)
-        assert "not JSON" in refused("/checkpoints", write(path, b"[" * 1_000_000))
+        assert "not JSON" in refused("/checkpoints", rewrite(path, b"[" * 1_000_000))
 
     @pytest.mark.parametrize(
         ("change", "words"),
@@ -143,25 +131,22 @@ class TestHeaders:
         header, data = parts(written)
         name = next(name for name in header if name != "__metadata__")
         header[name] |= change
-        assert words in refused_here(write(tmp_path / "m.safetensors", header, data))
+        assert words in refused_here(rewrite(tmp_path / "m.safetensors", header, data))
 
     def test_overlaps_and_holes(self, refused: Refused, tmp_path: Path) -> None:
-        def tensor(start: int, stop: int) -> dict[str, object]:
-            return {"dtype": "F32", "shape": [(stop - start) // 4], "data_offsets": [start, stop]}
-
         path = tmp_path / "m.safetensors"
         overlap = {"a": tensor(0, 8), "b": tensor(4, 12)}
-        assert "overlaps another" in refused("/checkpoints", write(path, overlap, bytes(12)))
+        assert "overlaps another" in refused("/checkpoints", rewrite(path, overlap, bytes(12)))
         hole = {"a": tensor(0, 4), "b": tensor(8, 12)}
-        assert "leaves 4 bytes unused" in refused("/checkpoints", write(path, hole, bytes(12)))
+        assert "leaves 4 bytes unused" in refused("/checkpoints", rewrite(path, hole, bytes(12)))
         beyond = {"a": tensor(0, 4000)}
-        assert "need 4000 bytes, found 12" in refused("/checkpoints", write(path, beyond, bytes(12)))
+        assert "need 4000 bytes, found 12" in refused("/checkpoints", rewrite(path, beyond, bytes(12)))
 
     @pytest.mark.parametrize(
         "header", [b"", b"[]", b"{", b"\xff", b'{"a":1}', b'{"a":null,"a":null}', b'{"__metadata__":{"x":1}}', b"NaN"]
     )
     def test_no_header_at_all(self, tmp_path: Path, header: bytes) -> None:
-        assert "not a whole safetensors file" in refused_here(write(tmp_path / "m.safetensors", header))
+        assert "not a whole safetensors file" in refused_here(rewrite(tmp_path / "m.safetensors", header))
 
     def test_a_pickle_in_disguise(self, refused: Refused, tmp_path: Path) -> None:
         class Evil:

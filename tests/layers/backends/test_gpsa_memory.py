@@ -3,10 +3,10 @@
 import copy
 import math
 from collections.abc import Callable
-from typing import Protocol
 
 import pytest
 import torch
+from operations import Operations
 from sampled import crossed
 from torch import Tensor
 
@@ -23,15 +23,6 @@ REORDERED = 1e-13
 B, K, CHANNELS = 2, 9, 4
 PADDED, OUTPUT = (14, 16), (6, 7)  # of a 12×14 map with padding 1 and stride 2
 M, N, REAL = math.prod(OUTPUT), math.prod(PADDED), 12 * 14
-
-
-class Operations(Protocol):
-    """The `operations` fixture."""
-
-    outputs: list[tuple[str, torch.Size, torch.dtype]]
-
-    def __enter__(self) -> object: ...
-    def __exit__(self, *details: object) -> object: ...
 
 
 @pytest.fixture

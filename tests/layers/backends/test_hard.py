@@ -4,10 +4,11 @@ step further than that holds.
 
 import copy
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 import torch
+from operations import Operations
 from torch import Tensor, nn
 
 from tcnn.layers import GPSA2d
@@ -30,15 +31,6 @@ CASES: tuple[tuple[dict[str, Any], tuple[int, int]], ...] = (
     ({"padding": 1, "padding_mode": "circular", "groups": 2}, (5, 5)),
     ({"padding": 1, "groups": 4}, (5, 6)),
 )
-
-
-class Operations(Protocol):
-    """The `operations` fixture."""
-
-    outputs: list[tuple[str, torch.Size, torch.dtype]]
-
-    def __enter__(self) -> object: ...
-    def __exit__(self, *details: object) -> object: ...
 
 
 def hard_layer(value: bool = True, **options: Any) -> GPSA2d:

@@ -9,11 +9,8 @@ import sys
 
 import torch
 from forked import Interpreter
-from torch.utils._python_dispatch import TorchDispatchMode
-from triton_cases import (
-    Case,
-    make,
-)
+from operations import Operations
+from triton_cases import Case, make
 
 from tcnn.layers.triton import attention as triton_attention
 from tcnn.layers.triton.attention import supported
@@ -42,21 +39,6 @@ def test_what_is_supported(interpreter: Interpreter) -> None:
     assert not supported(torch.zeros(1, 2, 4, 8), torch.zeros(1, 4, 16)), "a CPU without the interpreter"
 
 
-class Operations(TorchDispatchMode):
-    """Notes every operator, and how many elements each tensor has that it puts out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-        self.elements: list[int] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        result = func(*args, **(kwargs or {}))
-        self.names.append(func.overloadpacket.__name__)
-        self.elements.append(result.numel())
-        return result
-
-
 def counted(case: Case) -> tuple[list[str], list[str], int]:
     """Operators beside the kernels, forward and backward, and the elements of the largest tensor among all."""
     inputs, upstream = make(case)
@@ -67,8 +49,9 @@ def counted(case: Case) -> tuple[list[str], list[str], int]:
         triton_attention.gated_attention_backward._init_fn(upstream, *inputs, lse, 0.3)
     # Views and allocations launch nothing; to set and copy storages is the interpreter's way to reach memory.
     nothing = {"new_empty", "empty", "empty_like", "set_", "copy_", "view", "alias", "slice", "transpose", "unsqueeze"}
-    launched = [[name for name in run.names if name not in nothing] for run in (forward, backward)]
-    return launched[0], launched[1], max(forward.elements + backward.elements)
+    launched = [[name for name, *_ in run.outputs if name not in nothing] for run in (forward, backward)]
+    largest = max(shape.numel() for _, shape, _ in (*forward.outputs, *backward.outputs))
+    return launched[0], launched[1], largest
 
 
 def test_few_operators_and_no_map_in_memory(interpreter: Interpreter) -> None:

@@ -4,10 +4,10 @@ every parameter, no hidden state; and one clear line when the input is wrong."""
 import copy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 import torch
+from operations import Operations
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -15,15 +15,6 @@ from tcnn.errors import UnsupportedLayerError
 from tcnn.layers import GPSA2d
 
 RelativeError = Callable[[Tensor, Tensor], float]
-
-
-class Operations(Protocol):
-    """The `operations` fixture."""
-
-    outputs: list[tuple[str, torch.Size, torch.dtype]]
-
-    def __enter__(self) -> object: ...
-    def __exit__(self, *details: object) -> object: ...
 
 
 REORDERED = 1e-6
