@@ -207,10 +207,9 @@ def _at_end(start: Start, config: FinetuneConfig, steps: int) -> nn.Module:
     scaled, model = config.scaled(), start.model
     if config.convert_at is not None:
         model = convert(model, conversion_at(config, start.size)).model
-        begin = (scaled.convert_at or 0) * steps
     else:
-        model, begin = copy.deepcopy(model), None
-    taus = annealing_schedule(model, scaled, steps, begin).temperatures(scaled.epochs * steps - 1)
+        model = copy.deepcopy(model)
+    taus = annealing_schedule(model, scaled, steps).temperatures(scaled.epochs * steps - 1)
     for layer in gpsa_layers(model).values():
         set_temperatures(layer, taus)
     return model.train()

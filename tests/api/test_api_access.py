@@ -36,9 +36,13 @@ def test_all_routes_are_looked_at() -> None:
 @pytest.mark.parametrize(("method", "path"), CLOSED)
 def test_every_route_needs_a_key(method: str, path: str, nobody: TestClient, refusal: Refusal) -> None:
     url = path.replace("{id}", "job_0123456789abcdef01234567").replace("{name}", "a")
-    for given in (None, "Bearer wrong", "Basic a2V5LW9mLWFsaWNl", "key-of-alice", "Bearer", ""):
+    for given, found in (
+        (None, "none"), ("Bearer wrong", "another key"), ("Basic a2V5LW9mLWFsaWNl", "Basic credentials"),
+        ("key-of-alice", "key-of-alice credentials"), ("Bearer", "another key"), ("", "none"),
+    ):  # fmt: skip
         answer = nobody.request(method, url, headers={} if given is None else {"Authorization": given})
-        refusal(answer, 401, "Authorization")
+        detail = refusal(answer, 401, "Authorization")["detail"]
+        assert detail == f"expected `Authorization: Bearer KEY` with a key of this server, found {found}"
         assert answer.headers["www-authenticate"] == 'Bearer realm="tcnn"'
 
 

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -91,6 +92,14 @@ def test_half_a_head_is_given_up(address: tuple[str, int], monkeypatch: pytest.M
     assert all(_is_closed(client) for client in clients)
     for client in clients:
         client.close()
+
+
+def test_who_waits_goes_before_who_does_not_read() -> None:
+    """Of those that wait the oldest goes first, of the others who has not read for the longest time."""
+    waiting = [SimpleNamespace(waits=True, number=number, _paused=None) for number in (10**9, 2 * 10**9)]
+    stuck = [SimpleNamespace(waits=False, number=number, _paused=since) for number, since in ((7, 1.0), (3, 2.0))]
+    everybody = [*stuck[::-1], *waiting[::-1]]
+    assert sorted(everybody, key=connections._worth) == [*waiting, *stuck]  # type: ignore[arg-type]
 
 
 def test_many_silent_connections_shut_nobody_out(address: tuple[str, int]) -> None:
