@@ -186,7 +186,7 @@ ROOMS = {
             *tests("api", "admin", "api_chain", "api_jobs", "connections", "pools", "shared_links", "stored_keys"),
             *tests("api", "api_operation", "system"),
         ),
-        tests("api", "api_access", "api_problems", "serve_process"),
+        (*tests("api", "api_access", "api_problems", "serve_process"), *tests("docs", "http_api_page")),
     ),
     "submission": Room(
         ("tcnn_api/submission", "tcnn_api/uploading", "tcnn_api/routes/submit.py", "tcnn_api/routes/uploads"),

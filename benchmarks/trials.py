@@ -24,7 +24,7 @@ from typing import Any
 
 from mutants import Mutant
 
-COPIED = ("tcnn", "tcnn_jobs", "tcnn_api", "tests", "pyproject.toml", "docs/openapi.json")
+COPIED = ("tcnn", "tcnn_jobs", "tcnn_api", "tests", "pyproject.toml", "docs/openapi.json", "docs/http-api.md")
 IMPORT = ""
 """Coverage's name for what ran before any test did."""
 MEMORY = 16 << 30

@@ -6,7 +6,10 @@ import re
 import shutil
 import sqlite3
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +89,23 @@ def test_a_home_that_is_gone_or_full_is_not_ready(own: TestClient, tmp_path: Pat
     crowded = create_app(load(home=tmp_path / "crowded", min_free_gb=1e9))
     with TestClient(crowded, base_url="http://localhost") as client:
         assert "1e+09 GB" in refusal(client.get("/readyz"), 503, "space")["detail"]
+
+
+def test_a_store_that_does_not_answer_one_probe_is_asked_by_no_other(
+    own: TestClient, monkeypatch: pytest.MonkeyPatch, refusal: Refusal
+) -> None:
+    """Probes come every few seconds: those that come meanwhile do not wait, too."""
+    parts, answers = parts_of(own), threading.Event()
+    monkeypatch.setattr(parts.artifacts, "check", lambda: answers.wait(30))
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(own.get, "/readyz")
+        while not parts.pools.probe.held(""):
+            time.sleep(0.01)
+        began = time.monotonic()
+        refusal(own.get("/readyz"), 503, "artifacts")
+        assert time.monotonic() - began < 1.8, "an answer is waited for two seconds"
+        answers.set()
+        assert first.result(30).status_code in (200, 503)
 
 
 def samples(client: TestClient) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

@@ -58,6 +58,18 @@ def test_what_is_too_long_is_counted(label: dict[str, Any], words: str, alice: T
     assert told["errors"][0]["message"] == words
 
 
+def test_what_is_wrong_has_a_type_and_the_first_three_are_told_in_words(alice: TestClient, refusal: Refusal) -> None:
+    """All of them stand in `errors`."""
+    wrong = {f"x{number}": 1 for number in range(5)}
+    found = refusal(alice.post("/transform", json={"model": "resnet18", **wrong}), 422)
+    assert (found["type"], found["title"]) == ("urn:tcnn:problem:invalid-request", "Invalid request")
+    assert [error["field"] for error in found["errors"]] == list(wrong)
+    assert found["detail"] == "; ".join(f"{error['field']}: {error['message']}" for error in found["errors"][:3])
+    found = refusal(alice.post("/transform", content=b"{", headers=JSON), 400, "body")
+    assert (found["type"], found["title"]) == ("urn:tcnn:problem:malformed-body", "Malformed body")
+    assert alice.get("/nothing").json()["type"] == "about:blank"
+
+
 @pytest.mark.parametrize("deep", [150, 450])
 def test_a_field_that_is_nested_deep_is_refused(deep: int, alice: TestClient, refusal: Refusal) -> None:
     nested = b'{"a":[' * deep + b"]}" * deep

@@ -1,6 +1,7 @@
 """docs/http-api.md: its journey runs, with curl, against a real server and worker; its tables are true."""
 
 import base64
+import contextlib
 import hashlib
 import json
 import re
@@ -8,6 +9,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from tiny_runs import colours
 
 import tcnn
 from tcnn_api.description.openapi import PROBLEMS
+from tcnn_api.errors import TooManyAtOnce
+from tcnn_api.pools import Pools, Share
 from tcnn_api.settings import ApiSettings
 from tcnn_jobs.housekeeping.webhooks import headers
 from tcnn_jobs.model.jobs import Delivery
@@ -116,6 +120,22 @@ def test_every_status_is_explained() -> None:
     named = {int(code) for row in re.findall(r"^\| ([\d, ]+) \|", errors, re.MULTILINE) for code in row.split(", ")}
     assert named >= set(PROBLEMS) - {416}
     assert named <= {*PROBLEMS, 405}
+
+
+def held(share: Share) -> int:
+    """How many a tenant may have at once."""
+    with ExitStack() as held, contextlib.suppress(TooManyAtOnce):
+        for count in range(1000):  # noqa: B007
+            held.enter_context(share.hold("ann"))
+    return count
+
+
+def test_limits_of_a_tenant_are_those_of_the_server() -> None:
+    pools = Pools(1)
+    uploads, reports, pictures = (held(share) for share in (pools.uploads, pools.reports._share, pools.looks._share))
+    assert f"| uploads, reports, pictures of a tenant at once | {uploads}, {reports}, {pictures} | |" in TEXT
+    waiting = f"{pools.storage._queue}, each for {pools.storage._seconds:g} s"
+    assert f"| requests of a tenant that wait for the store of results | {waiting} | |" in TEXT
 
 
 def test_limits_are_the_defaults() -> None:
