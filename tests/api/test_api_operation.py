@@ -96,16 +96,17 @@ def test_a_store_that_does_not_answer_one_probe_is_asked_by_no_other(
 ) -> None:
     """Probes come every few seconds: those that come meanwhile do not wait, too."""
     parts, answers = parts_of(own), threading.Event()
-    monkeypatch.setattr(parts.artifacts, "check", lambda: answers.wait(30))
+    monkeypatch.setattr(parts.artifacts, "check", lambda: answers.wait(60))
+    monkeypatch.setattr(parts.pools.probe, "_seconds", 40.0)  # however slow the machine
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(own.get, "/readyz")
         while not parts.pools.probe.held(""):
             time.sleep(0.01)
         began = time.monotonic()
         refusal(own.get("/readyz"), 503, "artifacts")
-        assert time.monotonic() - began < 1.8, "an answer is waited for two seconds"
+        assert time.monotonic() - began < 20
         answers.set()
-        assert first.result(30).status_code in (200, 503)
+        assert first.result(30).status_code == 200
 
 
 def samples(client: TestClient) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
