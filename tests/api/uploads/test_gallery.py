@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 from serving import Server
 from tiny_runs import colours
 
@@ -80,6 +81,26 @@ def test_a_bomb_is_an_image_that_cannot_be_read(pets: Path) -> None:
     (pets / "pets" / "training" / "cat" / "13.png").write_bytes(raw)
     *_, bomb = gallery.thumbnails(str(pets), wanted(label="cat", split="train"))["data"]
     assert (bomb["thumbnail"], bomb["reason"]) == (None, "too many pixels")
+
+
+def test_an_image_for_which_there_is_no_memory_is_one_that_cannot_be_read(
+    pets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the process that looks, whose memory is bounded; the others of the set are looked at."""
+    load = JpegImageFile.load
+
+    def starved(image: JpegImageFile) -> Any:
+        if str(image.filename).endswith("2.jpg"):
+            raise MemoryError
+        return load(image)
+
+    monkeypatch.setattr(JpegImageFile, "load", starved)
+    found = gallery.survey(str(pets))
+    assert (found["checked"], found["unreadable"]) == (21, 2 + 4)
+    told = {image["file"]: image["reason"] for image in found["unreadable_images"]}
+    assert told["pets/val/dog/2.jpg"] == "too large to be looked at here"
+    (large,) = gallery.thumbnails(str(pets), wanted(label="dog", split="val", start=2, limit=1))["data"]
+    assert (large["thumbnail"], large["reason"]) == (None, "too large to be looked at here")
 
 
 @pytest.mark.usefixtures("looked_at_here")
