@@ -21,6 +21,8 @@ Runner = Callable[[Tensor], object]
 Shape = tuple[int, int, int, int]
 STEPS = (2, 4, 8, 16, 32)
 """Sides are multiples of one of these where a model does not run on any: of patches that become channels, say."""
+SEED = 0
+"""Of the noise on which the file is compared with the model."""
 
 
 class ShapeRefused(VerificationError):
@@ -51,14 +53,14 @@ def reference(model: nn.Module, batch: Tensor, dtype: torch.dtype = torch.float3
         return logits_of(same, batch, dtype)
 
 
-def compare(model: nn.Module, run: Runner, shapes: Sequence[Shape], seed: int = 0) -> list[ExportCheck]:
+def compare(model: nn.Module, run: Runner, shapes: Sequence[Shape]) -> list[ExportCheck]:
     """Compare the file with the model on noise of every shape, or of one near it where the model does not run on that.
 
     Raises: `ShapeRefused` if the file refuses one on which the model runs.
     """
     checks = []
     for wanted in shapes:
-        shape, batch, expected = _runs_on(model, wanted, seed)
+        shape, batch, expected = _runs_on(model, wanted)
         try:
             found = flat(run(batch), len(batch))
         except Exception as error:  # onnxruntime and torch raise whatever they like
@@ -72,14 +74,14 @@ def compare(model: nn.Module, run: Runner, shapes: Sequence[Shape], seed: int = 
     return checks
 
 
-def _runs_on(model: nn.Module, wanted: Shape, seed: int) -> tuple[Shape, Tensor, Tensor]:
+def _runs_on(model: nn.Module, wanted: Shape) -> tuple[Shape, Tensor, Tensor]:
     """The wanted shape, or with larger sides that are multiples of a step; noise of it, and the model's outputs.
 
     Raises what says so if the model fails for another reason than the size.
     """
     for step in (1, *STEPS):
         shape = _rounded(wanted, step)
-        batch = noise(shape, seed)
+        batch = noise(shape, SEED)
         try:
             return shape, batch, reference(model, batch)
         except Exception as error:
@@ -126,7 +128,7 @@ def _rounded(shape: Shape, step: int) -> Shape:
     return (*shape[:2], -(-shape[2] // step) * step, -(-shape[3] // step) * step)
 
 
-def check_tolerance(model: nn.Module, checks: Sequence[ExportCheck], tolerance: float, seed: int = 0) -> None:
+def check_tolerance(model: nn.Module, checks: Sequence[ExportCheck], tolerance: float) -> None:
     """Raise `VerificationError` unless every check is within the tolerance.
 
     The message states how far the model's own float32 is from float64: a very deep network cannot be met more closely.
@@ -134,7 +136,7 @@ def check_tolerance(model: nn.Module, checks: Sequence[ExportCheck], tolerance: 
     worst = max(checks, key=lambda check: check.error.worst)
     if worst.error.worst <= tolerance:
         return
-    batch = noise(worst.shape, seed)
+    batch = noise(worst.shape, SEED)
     rounding = errors(reference(model, batch, torch.float64), reference(model, batch)).worst
     raise VerificationError(
         f"the exported file differs from PyTorch by {worst.error.worst:.1e} on {'×'.join(map(str, worst.shape))}, "

@@ -88,16 +88,12 @@ def convert_to_file(
     started = time.monotonic()
     config = config or ConversionConfig()
     settings = verification or VerificationConfig()
-    directory = is_directory(output)
-    (check_output if directory else check_file)(output, force)
+    (check_output if is_directory(output) else check_file)(output, force)
     place = usable_device(device)
     name = cnn_of(name)
     stored = is_stored(name)
     if stored or is_weights_file(name):
-        if weights is not None:
-            raise RequestError(f"--weights: {name} brings weights of its own; leave it out, or name the architecture")
-        if not pretrained:
-            raise RequestError(f"--no-pretrained: {name} brings weights of its own; leave it out")
+        _refuse_other_weights(name, pretrained, weights)
         refuse_arguments(name, model_args)
     if is_weights_file(name):
         architecture, model_args = architecture_of(Path(name))
@@ -140,10 +136,8 @@ def convert_to_file(
 
     progress("writing")
     sections: dict[str, object] = {"source": origin.model_dump(exclude_none=True), "weights": origin.weights}
-    write = hub.save_directory if directory else checkpoint.save
-    write(model, output, verdict, sections, force, read_back)
+    file = _write(model, output, verdict, sections, force, read_back)
     progress("done")
-    file = output / "model.safetensors" if directory else output
     return ConversionResult(
         model=name,
         output=str(output),
@@ -154,6 +148,27 @@ def convert_to_file(
         verification=verdict,
         notes=tuple(notes),
     )
+
+
+def _refuse_other_weights(name: str, pretrained: bool, weights: Path | None) -> None:
+    if weights is not None:
+        raise RequestError(f"--weights: {name} brings weights of its own; leave it out, or name the architecture")
+    if not pretrained:
+        raise RequestError(f"--no-pretrained: {name} brings weights of its own; leave it out")
+
+
+def _write(
+    model: nn.Module,
+    output: Path,
+    verification: VerificationReport | None,
+    sections: dict[str, object],
+    force: bool,
+    check: Callable[[Path], None] | None = None,
+) -> Path:
+    """Write a checkpoint, or a directory in timm's hub layout; returns the file with the weights."""
+    if is_directory(output):
+        return hub.save_directory(model, output, verification, sections, force, check) / "model.safetensors"
+    return checkpoint.save(model, output, verification, sections, force, check)
 
 
 def _open_cnn(name: str, num_classes: int | None, device: torch.device) -> tuple[nn.Module, Source]:
@@ -180,10 +195,7 @@ def _adopt(path: Path, output: Path, config: ConversionConfig, force: bool) -> C
         raise RequestError(f"{path}: is a T-CNN already, so {', '.join(asked)} would have no effect; leave it out")
     notes: list[str] = []
     model = open_model(str(path), None, notes.append)
-    directory = is_directory(output)
-    write = hub.save_directory if directory else checkpoint.save
-    write(model, output, None, {"weights": "file"}, force)
-    file = output / "model.safetensors" if directory else output
+    file = _write(model, output, None, {"weights": "file"}, force)
     return ConversionResult(
         model=str(path), output=str(output), bytes=file.stat().st_size, sha256=file_digest(file),
         seconds=round(time.monotonic() - started, 3), conversion=model.conversion_report,  # type: ignore[arg-type]
