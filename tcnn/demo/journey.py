@@ -20,7 +20,9 @@ from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import EvaluationLoader
 from tcnn.demo import digits
 from tcnn.errors import VerificationError
+from tcnn.evaluation.comparing.before_after import Estimate, estimate
 from tcnn.evaluation.evaluate import transform_for
+from tcnn.evaluation.scores import paired
 from tcnn.training.finetune import finetune
 from tcnn.training.runs.callbacks import Progress, Report
 from tcnn.verification.verify import verify
@@ -40,20 +42,12 @@ class Row(BaseModel):
     drift_at_1: float | None = None
 
 
-class Gain(BaseModel):
-    """Difference of two models' accuracies on the same images, with its 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
-
-
 class DemoResult(BaseModel):
     """Result of the demo, as `tcnn demo --json` prints it."""
 
     images: str
     rows: list[Row]
-    gain: Gain
+    gain: Estimate
     """Of the fine-tuned T-CNN over the fine-tuned CNN."""
     predictions_unchanged: bool
     held_out: int
@@ -107,9 +101,8 @@ def run(directory: Path, keep: bool, epochs: int, finetune_epochs: int, seed: in
         )
     cnn, tuned = both
     step("comparing")
-    right = [
-        predictions(load(run.last, source=_source(seed) if run is cnn else None), images) == labels for run in both
-    ]
+    cnn_right = predictions(load(cnn.last, source=_source(seed)), images) == labels
+    tuned_right = predictions(load(tuned.last), images) == labels
     rows = [
         Row(model="source CNN", top1=_share(before, labels), parameters=report.parameters_before),
         Row(model="fine-tuned CNN", top1=cnn.top1, parameters=report.parameters_before),
@@ -125,20 +118,13 @@ def run(directory: Path, keep: bool, epochs: int, finetune_epochs: int, seed: in
     return DemoResult(
         images=f"digits in clutter, {len(train)} to train on, {len(held_out)} held out",
         rows=rows,
-        gain=paired(*right),
+        gain=estimate(paired(cnn_right.numpy(), tuned_right.numpy())),
         predictions_unchanged=True,
         held_out=len(held_out),
         checkpoint=str(checkpoint) if keep else None,
         run=tuned.out if keep else None,
         seconds=round(time.monotonic() - started, 1),
     )
-
-
-def paired(before: Tensor, after: Tensor) -> Gain:
-    """Paired difference of accuracies with its 95 % interval (normal approximation); (N,) each, bool: whether right."""
-    difference = after.double() - before.double()
-    mean, half = difference.mean().item(), 1.96 * (difference.std() / len(difference) ** 0.5).item()
-    return Gain(mean=mean, low=mean - half, high=mean + half)
 
 
 def _source(seed: int) -> nn.Module:
