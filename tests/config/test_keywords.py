@@ -15,9 +15,10 @@ from torch import nn
 import tcnn
 from tcnn.config import ConversionConfig, FinetuneConfig, VerificationConfig, build
 from tcnn.config.base import unknown_key
+from tcnn.config.evaluation import EvaluationConfig
 from tcnn.errors import RequestError
 
-TAKE_BOTH = ["convert", "finetune", "parameter_groups", "plan", "verify", "without_stride"]
+TAKE_BOTH = ["compare", "convert", "finetune", "parameter_groups", "plan", "verify", "without_stride"]
 """The public functions that take a configuration and its fields as keywords."""
 
 
@@ -57,6 +58,7 @@ class TestEveryFunction:
     def calls(self, source: nn.Module) -> dict[str, Callable[..., object]]:
         converted = tcnn.convert(source).model
         return {
+            "compare": lambda **options: tcnn.compare("resnet18", "nowhere", **options),
             "convert": lambda **options: tcnn.convert(source, **options),
             "finetune": lambda **options: tcnn.finetune(source, "nowhere", **options),
             "parameter_groups": lambda **options: tcnn.parameter_groups(converted, **options),
@@ -69,6 +71,7 @@ class TestEveryFunction:
     def test_refuses_an_unknown_keyword_beside_a_configuration(self, source: nn.Module, name: str) -> None:
         own = {
             "verify": VerificationConfig,
+            "compare": EvaluationConfig,
             **dict.fromkeys(("finetune", "parameter_groups", "plan"), FinetuneConfig),
         }.get(name, ConversionConfig)
         with pytest.raises(RequestError, match=r"^bogus: no such setting") as caught:
@@ -176,7 +179,9 @@ def test_a_folder_without_a_model(tmp_path: Path) -> None:
 
 
 def test_neither_images_nor_repository() -> None:
-    with pytest.raises(RequestError, match=r"^images: expected a path .*, found a value of type int$"):
+    with pytest.raises(
+        RequestError, match=r"^images: expected images of PIL, or the paths of files or folders, found int$"
+    ):
         tcnn.inspect(timm.create_model("test_vit"), 3)  # type: ignore[arg-type]
     with pytest.raises(RequestError, match=r"^repository: expected text as ORG/NAME, found a value of type NoneType$"):
         tcnn.push_to_hub(MODEL, None)  # type: ignore[arg-type]

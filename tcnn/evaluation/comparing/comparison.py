@@ -79,10 +79,24 @@ def compare(
     `EnvironmentFailure` when the device or its memory does not suffice.
     """
     config = build(EvaluationConfig, options, config)
-    names = [str(model) for model in ([models] if isinstance(models, str | Path) else models)]
+    names = _names(models)
     spec = held_out.measured_by_default(names, weights) if data is None else str(data)
     with counted_images(quiet) if progress is None else nullcontext(progress) as count:
         return _compare(names, spec, config, count, known_as, opening, weights)
+
+
+def _names(models: object) -> list[str]:
+    given = [models] if isinstance(models, str | Path) else models
+    if not isinstance(given, list | tuple):
+        raise RequestError(
+            f"models: expected names, files or directories of models, found a value of type {type(models).__name__}; "
+            "tcnn.evaluate measures a module"
+        )
+    if wrong := [model for model in given if not isinstance(model, str | Path)]:
+        return _names(wrong[0])
+    if not given:
+        raise RequestError("no model to evaluate; name a checkpoint or a timm model")
+    return [str(model) for model in given]
 
 
 def _compare(
@@ -188,8 +202,6 @@ class _Measurement:
 
 def _baseline(models: Sequence[str], config: EvaluationConfig, passes: Sequence[Pass], data: ImageSet) -> str | None:
     """The model whose errors CE and mCE are relative to; raises `RequestError` before any evaluation."""
-    if not models:
-        raise RequestError("no model to evaluate; name a checkpoint or a timm model")
     corrupted = {(one.corruption, one.severity) for one in passes if one.corruption}
     known = set(data.class_names) == set(imagenet.synsets()) and len(corrupted) == 15 * len(effects.SEVERITIES)
     if config.baseline == ALEXNET and not known:
