@@ -27,7 +27,7 @@ NOTEBOOK_WIDTH = 80
 NOTEBOOK_SECONDS = 0.5
 """Between two changes of a notebook's line."""
 PIPED = 1_000_000
-"""Columns where there is no terminal: a log file gets every note on one line."""
+"""Columns where there is no terminal: `grep` and a log file get one line a row, and every note on one line."""
 
 
 class Display(NamedTuple):

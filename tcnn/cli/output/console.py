@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tcnn import formatting
+from tcnn.display import PIPED, ImageCount, counted_images, display
 from tcnn.errors import readable
 
 if TYPE_CHECKING:  # `tcnn --help` answers before any of these is needed
@@ -18,7 +19,6 @@ if TYPE_CHECKING:  # `tcnn --help` answers before any of these is needed
     from pydantic import BaseModel
     from rich.console import Console
 
-    from tcnn.display import ImageCount
     from tcnn.evaluation.comparing.report import Table
     from tcnn.training.runs.callbacks import Report, Say
 
@@ -29,9 +29,6 @@ Steps = Callable[[str], None]
 
 silenced = False
 """Whether `--quiet` was given: no progress and no notes, results and errors alone."""
-
-PIPED = 1_000_000
-"""Columns where there is no terminal: what `grep` and a log file get has one line a row, and notes of one line."""
 
 
 def stdout() -> "Console":
@@ -55,8 +52,6 @@ def note(text: str) -> None:
 @contextmanager
 def steps(total: int, quiet: bool = False) -> Iterator[Steps]:
     """Progress on stderr that advances with every named step; nothing after `--quiet`."""
-    from tcnn.display import display
-
     done = 0
     with display(quiet or silenced) as shown:
 
@@ -68,10 +63,8 @@ def steps(total: int, quiet: bool = False) -> Iterator[Steps]:
         yield step
 
 
-def images(quiet: bool = False) -> AbstractContextManager["ImageCount"]:
+def images(quiet: bool = False) -> AbstractContextManager[ImageCount]:
     """Progress on stderr that counts images; nothing after `--quiet`."""
-    from tcnn.display import counted_images
-
     return counted_images(quiet or silenced)
 
 
