@@ -1,6 +1,7 @@
 """Events as a list and as a stream: nothing is missed, nothing comes twice, and the stream ends with the job."""
 
 import asyncio
+import itertools
 import json
 import threading
 import time
@@ -9,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 from houses import wait_for
@@ -17,7 +19,7 @@ from starlette.testclient import TestClient
 from tcnn_api.deps import Service
 from tcnn_api.errors import TooManyAtOnce
 from tcnn_api.responses import stream
-from tcnn_jobs.errors import JobNotFound
+from tcnn_jobs.errors import JobNotFound, StoreUnavailable
 from tcnn_jobs.model.jobs import Beat, Claim, Job, NewEvent, Progress, Result, Status
 from tcnn_jobs.model.operation import WorkerInfo
 
@@ -221,3 +223,23 @@ def test_a_searched_list_that_is_watched_takes_its_turns(monkeypatch: pytest.Mon
     monkeypatch.setattr(stream, "POLL", 0.01)
     assert asyncio.run(first()) == {"order": [], "changed": [], "has_more": True}
     assert not list(refused)
+
+
+def test_that_the_database_is_away_is_told_once_and_that_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "POLL", 0.0)
+    looks = iter([StoreUnavailable("locked")] * 3 + [([], False)])
+    asked = itertools.count()
+
+    def look() -> tuple[list[Job], bool]:
+        found = next(looks)
+        if isinstance(found, StoreUnavailable):
+            raise found
+        return found
+
+    async def still() -> bool:
+        return next(asked) < 4
+
+    async def heard() -> list[str | None]:
+        return [message.event async for message in stream.Streams(1).watch(look, still)]
+
+    assert anyio.run(heard) == ["away", "back", "jobs"]

@@ -11,12 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from tcnn_api.deps import Service
+from tcnn_api.responses.download import Share, download
 from tcnn_api.routes.jobs.files import table
 from tcnn_api.schemas import safe_name
-from tcnn_jobs.model.jobs import Kind, Status
+from tcnn_jobs.model.jobs import Artifact, Kind, Status
 
 Refusal = Callable[..., dict[str, Any]]
 Make = Callable[..., Any]
@@ -46,6 +48,25 @@ def test_a_whole_download(alice: TestClient, url: str) -> None:
     head = alice.head(url)
     assert head.content == b""
     assert {name: head.headers[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "media"),
+    [
+        ("a.json", "application/json"), ("a.jsonl", "application/jsonl"), ("a.csv", "text/csv"),
+        ("a.txt", "text/plain"),
+        *((f"a.{run}", "application/octet-stream") for run in ("html", "svg", "js", "xml", "pdf", "safetensors")),
+        ("a", "application/octet-stream"),
+    ],
+)  # fmt: skip
+def test_no_file_is_called_what_a_browser_would_run(
+    name: str, media: str, alice: TestClient, service: Service, make: Make
+) -> None:
+    file = Artifact(name=name, path=name, size=4, sha256="0" * 64)
+    (service.home.jobs / name).write_bytes(b"here")
+    request = Request({"type": "http", "method": "GET", "headers": []})
+    answer = download(request, service.artifacts, file, name, Share(None, None))  # type: ignore[arg-type]
+    assert answer.media_type == media
 
 
 @pytest.mark.parametrize(
