@@ -211,6 +211,10 @@ ROOMS = {
     "analysis": Room(
         ("tcnn/analysis", "tcnn/analysis/reading", "tcnn/analysis/charts"),
         tests("analysis", "attention", "images", "inspect", "measures", "timm_attention"),
-        (*tests("analysis", "plots", "report"), *tests("cli", "cli_info", "cli_inspect")),
+        (
+            *tests("analysis", "plots", "report"),
+            *tests("cli", "cli_info", "cli_inspect"),
+            *tests("api", "api_operation"),
+        ),
     ),
 }

@@ -246,3 +246,37 @@ def test_what_has_no_model_says_nothing(
     refusal(alice.post(f"/jobs/{make(Status.SUCCEEDED, content=None).id}/predict", content=b"x"), 404)
     refusal(alice.post(f"/jobs/{job}/predict", headers={"Content-Length": str(33 << 20)}), 413)
     assert not questions
+
+
+def test_what_is_asked_about_a_picture_of_a_data_set(
+    alice: TestClient, service: Service, make: Make, upload: Callable[..., str], monkeypatch: pytest.MonkeyPatch,
+    refusal: Refusal,
+) -> None:  # fmt: skip
+    """By the folder of the set, if it is the tenant's own; then for a place, at a temperature."""
+    seen: list[dict[str, Any]] = []
+
+    async def ask(job: str, checkpoint: Any, asked: dict[str, Any], content: bytes = b"") -> bytes:
+        seen.append(asked)
+        return b'{"id": "img"}'
+
+    monkeypatch.setattr(service.explorers, "ask", ask)
+    job, data = make(Status.SUCCEEDED).id, upload()
+    place = f"/jobs/{job}/attention"
+    answer = alice.post(f"{place}/images", params={"dataset": data, "number": 3})
+    assert (answer.status_code, answer.json()) == (201, {"id": "img", "checkpoints": []})
+    assert alice.get(f"{place}/img", params={"y": 0.25, "x": 1, "temperature": 0.5}).status_code == 200
+    assert seen == [
+        {"do": "open", "folder": str(service.home.dataset(data)), "number": 3, "file": None},
+        {"do": "at", "image": "img", "y": 0.25, "x": 1.0, "temperature": 0.5},
+    ]
+    for other in (f"ds_{'0' * 24}", upload(owner="bob")):
+        refusal(alice.post(f"{place}/images", params={"dataset": other}), 422, "dataset")
+    refusal(alice.get(f"{place}/img", params={"checkpoint": "last"}), 422, "checkpoint")
+    assert len(seen) == 2
+
+
+def test_nobody_keeps_what_is_sent_to_one(alice: TestClient, make: Make) -> None:
+    """Weights may be kept by who has a key, and are asked for again; a zip is made anew each time."""
+    job = make(Status.SUCCEEDED).id
+    for name, kept in (("checkpoint", "private, no-cache"), ("archive", "private, no-store"), ("events", "no-store")):
+        assert alice.get(f"/jobs/{job}/{name}").headers["cache-control"] == kept
