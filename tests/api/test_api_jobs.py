@@ -1,12 +1,15 @@
 """The life of a job as its owner sees it: lists, cancel, resume, delete, in every state."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from tcnn_api.deps import Service
+from tcnn_api.routes.jobs import report
 from tcnn_jobs.model.jobs import Beat, Claim, Progress, Status
 from tcnn_jobs.model.operation import WorkerInfo
 
@@ -196,3 +199,36 @@ def test_lists_are_searched_and_sorted(bob: TestClient, make: Make, service: Ser
     refusal(bob.get("/jobs", params={"sort": "-colour"}), 422, "sort")
     refusal(bob.get("/jobs", params={"q": "x" * 201}), 422, "q")
     refusal(bob.get("/jobs", params={"q": "\0"}), 422, "q")
+
+
+def test_a_report_is_made_once_with_the_names_and_pictures_of_its_owner(
+    alice: TestClient, service: Service, make: Any, upload: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that makes it is not started here; and everything takes the share of the tenant who asks."""
+    data, asked, shares = upload(), list[tuple[str, ...]](), set[str]()
+    service.home.dataset(data).mkdir(parents=True)
+    run = service.pools.storage.run
+
+    async def write(module: str, function: str, *given: str, memory: int, seconds: float) -> None:
+        asked.append(given)
+        Path(given[2]).parent.mkdir(parents=True, exist_ok=True)
+        Path(given[2]).write_text("<!doctype html>")
+
+    async def noted(tenant: str, call: Callable[..., Any], *given: Any) -> Any:
+        shares.add(tenant)
+        return await run(tenant, call, *given)
+
+    monkeypatch.setattr(report, "ask", write)
+    monkeypatch.setattr(service.pools.storage, "run", noted)
+    job = make(Status.SUCCEEDED, request={"model": "resnet18", "finetune": {"dataset": data}}).id
+    alice.patch(f"/jobs/{job}", json={"name": "the best"})
+    for _ in range(2):
+        answer = alice.get(f"/jobs/{job}/report")
+        assert (answer.status_code, answer.text) == (200, "<!doctype html>")
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        assert answer.headers["content-disposition"] == f'inline; filename="{job}.html"'
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+    ((_, name, _, _, names, images),) = asked
+    assert (name, images) == (job, str(service.home.dataset(data)))
+    assert json.loads(names) == {job: "the best", data: "pets.zip"}
+    assert shares == {"alice"}
