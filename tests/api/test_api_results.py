@@ -252,14 +252,19 @@ def test_what_is_asked_about_a_picture_of_a_data_set(
     alice: TestClient, service: Service, make: Make, upload: Callable[..., str], monkeypatch: pytest.MonkeyPatch,
     refusal: Refusal,
 ) -> None:  # fmt: skip
-    """By the folder of the set, if it is the tenant's own; then for a place, at a temperature."""
-    seen: list[dict[str, Any]] = []
+    """By the folder of the set, if it is the own; then for a place, at a temperature. All on the share of who asks."""
+    seen, shares, run = list[dict[str, Any]](), set[str](), service.pools.storage.run
+
+    async def noted(tenant: str, call: Callable[..., Any], *given: Any) -> Any:
+        shares.add(tenant)
+        return await run(tenant, call, *given)
 
     async def ask(job: str, checkpoint: Any, asked: dict[str, Any], content: bytes = b"") -> bytes:
         seen.append(asked)
         return b'{"id": "img"}'
 
     monkeypatch.setattr(service.explorers, "ask", ask)
+    monkeypatch.setattr(service.pools.storage, "run", noted)
     job, data = make(Status.SUCCEEDED).id, upload()
     place = f"/jobs/{job}/attention"
     answer = alice.post(f"{place}/images", params={"dataset": data, "number": 3})
@@ -272,7 +277,7 @@ def test_what_is_asked_about_a_picture_of_a_data_set(
     for other in (f"ds_{'0' * 24}", upload(owner="bob")):
         refusal(alice.post(f"{place}/images", params={"dataset": other}), 422, "dataset")
     refusal(alice.get(f"{place}/img", params={"checkpoint": "last"}), 422, "checkpoint")
-    assert len(seen) == 2
+    assert len(seen) == 2 and shares == {"alice"}
 
 
 def test_nobody_keeps_what_is_sent_to_one(alice: TestClient, make: Make) -> None:
