@@ -103,7 +103,12 @@ def _teach_timm(timm: object) -> None:
 
 def __getattr__(name: str) -> object:
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        found = getattr(import_module(_HOMES[name]), name)
+        if not isinstance(found, type):
+            found = import_module("tcnn.wording").asked_in_python(found)
+            found.__module__, found.__qualname__ = __name__, name  # by which it is pickled
+        globals()[name] = found
+        return found
     raise AttributeError(f"module 'tcnn' has no attribute {name!r}")
 
 

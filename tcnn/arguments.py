@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
+from contextlib import suppress
 from functools import lru_cache, wraps
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -36,10 +37,9 @@ def typed(*own: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             signature, kinds = _kinds(function)
-            try:
+            given: Mapping[str, Any] = {}
+            with suppress(TypeError):  # below, Python says which argument is missing, or none of the function's
                 given = signature.bind(*args, **kwargs).arguments
-            except TypeError:  # Python says which argument is missing, or none of the function's
-                return function(*args, **kwargs)
             for name, value in given.items():  # the first that is wrong is told
                 if name in kinds and name not in own and not fits(value, kinds[name]):
                     raise _refused(name, value, kinds[name])

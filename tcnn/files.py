@@ -69,9 +69,7 @@ def check_output(path: Path, force: bool = False) -> None:
     if special:  # a file renamed to its name would take the place of /dev/null itself
         raise OutputError(f"{path}: is a device, pipe or socket, which a file would replace; name a file")
     if taken and not force:
-        raise OutputError(
-            f"{path}: exists already; replace it with --force (in Python: force=True), or choose another name"
-        )
+        raise OutputError(f"{path}: exists already; replace it with --force, or choose another name")
 
 
 def check_folder(path: Path, force: bool = False) -> None:

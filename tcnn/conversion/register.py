@@ -22,6 +22,7 @@ from torch import nn
 from tcnn.config import ConversionConfig, build
 from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError, WeightsError, shorten
 from tcnn.networks import attentive
+from tcnn.wording import asked_in_python
 from tcnn.zoo import catalogue
 from tcnn.zoo.catalogue import registered_name
 
@@ -60,6 +61,7 @@ def _entry_point(base: str) -> Callable[..., nn.Module]:
     return create
 
 
+@asked_in_python
 def _create(
     base: str,
     pretrained: bool,

@@ -8,7 +8,6 @@ ImageNet-C (Hendrycks & Dietterich 2019).
 import math
 import operator
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
@@ -36,6 +35,7 @@ from tcnn.folding.fold import fused
 from tcnn.models.checks import refuse_without_values, unwrapped
 from tcnn.models.running import place_of, usable_device, weights_dtype
 from tcnn.models.trace import check_size, evaluating, input_settings, input_shape
+from tcnn.wording import warn_caller
 
 Amp = Literal["float32", "bfloat16", "float16"]
 CorruptionChoice = tuple[str, int] | Literal["mixed"]
@@ -127,7 +127,7 @@ def evaluate(
     if isinstance(model, DistributedDataParallel):
         model = model.module  # its forward would wait for the other processes, whose batches may be fewer
     if warn and rank == 0 and (learned := learned_note(model, data)):
-        warnings.warn(learned, stacklevel=3)
+        warn_caller(learned)
     place = usable_device(device) if device is not None else place_of(model)
     loader = EvaluationLoader(
         data, transform_for(model, size, crop_pct, corruption, seed), batch_size=batch_size, workers=workers,

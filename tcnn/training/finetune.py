@@ -120,7 +120,7 @@ def _baseline(
     sets: DataSets,
 ) -> FinetuneResult:  # fmt: skip
     """Fine-tune the CNN beside the T-CNN; a run of its own, which is resumed by itself."""
-    run = RunDirectory(destination.run.path / BASELINE)
+    run = RunDirectory(destination.run.path / BASELINE, asked=destination.run.path)
     begun = destination.resume and run.started and bool(points.points(run.resume))
     # A resume point brings all weights but the teacher's.
     wanted = sources.pretrained and (not begun or config.teacher == "source")

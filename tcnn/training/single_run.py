@@ -198,7 +198,7 @@ def _notes(
 def _check_stop(stop: StopRequest, processes: Processes, device: torch.device, run: RunDirectory) -> None:
     """Raise `Stopped` in all processes if one of them was asked to stop in the last validation."""
     if any(processes.sum([float(bool(stop))], device)):
-        raise stop.stopped(f"stopped after the last epoch; go on with --resume --out {run.path}")
+        raise stop.stopped(f"stopped after the last epoch; go on with --resume --out {run.asked}")
 
 
 def _last_scores(run: RunDirectory) -> dict[str, Any]:

@@ -111,7 +111,8 @@ def test_images_of_pil_and_files_mixed(tmp_path: Path) -> None:
     single, listed = (tcnn.inspect(model, given, size=16) for given in (image, several))
     assert [picture.name for picture in listed.pictures] == ["image 1", str(file), str(file)]
     assert listed.pictures[0].png == listed.pictures[1].png == single.pictures[0].png
-    assert single.layers[0].heads[0].non_locality == pytest.approx(listed.layers[0].heads[0].non_locality)
+    one, other = (dict(found.layers[0].heads[0].non_locality) for found in (single, listed))
+    assert one == pytest.approx(other)
 
 
 def test_a_list_of_wrong_images() -> None:

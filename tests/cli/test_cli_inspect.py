@@ -65,7 +65,7 @@ def test_files(tcnn: Run, lively: Callable[..., nn.Module], pictures: str, tmp_p
     assert found == json.loads((tmp_path / "looks" / "inspect.json").read_text())
     assert (found["images"], found["query"], len(found["pictures"])) == (4, [0.25, 0.75], 1)
     assert tcnn(*arguments).error(2) == (
-        "looks/inspect.json: exists already; replace it with --force (in Python: force=True), or choose another name"
+        "looks/inspect.json: exists already; replace it with --force, or choose another name"
     )
     assert tcnn("inspect", checkpoint, "--size", 64, "--out", "looks", "--format", "png", "--force").code == 0
 

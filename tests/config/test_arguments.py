@@ -76,8 +76,8 @@ CALLS: dict[str, Callable[[Any, Any, Path], object]] = {
     "crop_pct: expected a number or None, found '0.9'": lambda s, m, at: tcnn.predict(m, at, crop_pct="0.9"),
     "amp: expected float32, bfloat16, float16, found 'half'": lambda s, m, at: tcnn.predict(m, at, amp="half"),
     "images: expected the paths of files or folders, found an empty name": lambda s, m, at: tcnn.predict(m, ""),
-    "--device abacus: not usable here": lambda s, m, at: tcnn.predict(m, at, device="abacus"),
-    "--device 0.5: not usable here": lambda s, m, at: tcnn.load(at, device=0.5),
+    "device='abacus': not usable here": lambda s, m, at: tcnn.predict(m, at, device="abacus"),
+    "device='0.5': not usable here": lambda s, m, at: tcnn.load(at, device=0.5),
     "query: expected (a number, a number), found 0.5": lambda s, m, at: tcnn.inspect(m, query=0.5),
     "against: expected a list, found 'resnet18'": lambda s, m, at: tcnn.inspect(m, against="resnet18"),
     "max_error: expected a number or None, found '1%'": lambda s, m, at: tcnn.fold(m, max_error="1%"),
@@ -137,7 +137,7 @@ CALLS: dict[str, Callable[[Any, Any, Path], object]] = {
         lambda s, m, at: tcnn.convert(s, stride=torch.zeros(2, 2))
     ),
     "config: expected a ConversionConfig, got a dict": lambda s, m, at: tcnn.without_stride(s, {"stride": "keep"}),
-    "--device 3: not usable here (no name of a device)": lambda s, m, at: tcnn.load(at, device=3),
+    "device='3': not usable here (no name of a device)": lambda s, m, at: tcnn.load(at, device=3),
     "class_subset[0]: expected a whole number, found 0.5": (
         lambda s, m, at: tcnn.evaluate(s, photos(at.parent / "photos"), class_subset=[0.5, 1])
     ),

@@ -138,7 +138,7 @@ def test_channels_mixed_across_groups_keep_their_own_convolution(lively: Lively,
 
 def test_no_head_to_fold(lively: Lively) -> None:
     model, _ = tcnn.convert(lively(), temperature=1)
-    with pytest.raises(NothingToConvertError, match=r"no head to fold: expected one of 18 .* --max-error"):
+    with pytest.raises(NothingToConvertError, match=r"no head to fold: expected one of 18 .* max_error"):
         tcnn.fold(model)
 
 

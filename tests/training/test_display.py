@@ -14,6 +14,7 @@ from tiny_runs import TwoConvs, colours, run
 from tcnn.display import BAR, SPINNER
 from tcnn.training.runs.callbacks import Progress
 from tcnn.training.runs.display import EpochLog, epoch_line, facts, headline, shown_progress
+from tcnn.wording import in_python
 
 FULL = {
     "percent": 99.95, "eta_seconds": 359999.0, "loss": 12.345, "lr": 1e-4, "temperature": 0.0217,
@@ -31,7 +32,7 @@ def test_notes_and_a_line_for_every_epoch(data: Path, tmp_path: Path, capsys: py
     out, err = capsys.readouterr()
     lines = err.splitlines()
     assert [line[:8] for line in lines if line.startswith("epoch")] == ["epoch 1:", "epoch 2:"]
-    assert set(result.notes) <= set(lines)
+    assert set(map(in_python, result.notes)) <= set(lines)
     assert out == ""
 
 

@@ -95,7 +95,7 @@ def test_a_seed_means_the_same_random_weights() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"a square number of heads.*4 of 2×2, 9 of 3×3\), found 5.*--heads"):
+    with pytest.raises(RequestError, match=r"a square number of heads.*4 of 2×2, 9 of 3×3\), found 5.*heads"):
         tcnn.initialise(convit(5), "convolution")
     for model, kind, message in (
         (convit(), "impulse", "ConViT"),

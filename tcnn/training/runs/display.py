@@ -16,6 +16,7 @@ from tcnn.display import display
 from tcnn.formatting import duration
 from tcnn.training.runs.callbacks import Callbacks, Progress, Report, Say, StopCheck
 from tcnn.training.runs.rundir import BASELINE, RunDirectory
+from tcnn.wording import in_python
 
 
 @contextmanager
@@ -27,7 +28,7 @@ def run_callbacks(
         yield Callbacks(report or Callbacks.report, say or Callbacks.say, stop)
         return
     with shown_progress(run) as (show, tell):
-        yield Callbacks(show, tell, stop)
+        yield Callbacks(show, lambda line: tell(in_python(line)), stop)
 
 
 @contextmanager

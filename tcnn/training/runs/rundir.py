@@ -35,10 +35,15 @@ BASELINE = "baseline"
 
 
 class RunDirectory:
-    """Paths and records of one run directory."""
+    """Paths and records of one run directory.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        asked: that of the run that it is a part of, with which both are gone on with.
+    """
+
+    def __init__(self, path: Path, asked: Path | None = None) -> None:
         self.path: Path = path
+        self.asked: Path = asked or path
         self.resume: Path = path / "resume"
         self.metrics: Path = path / "metrics.jsonl"
         self.best: Path = path / "best.safetensors"

@@ -291,5 +291,5 @@ class Trainer:
         position = self.position
         return (
             f"{what} in epoch {position.epoch + 1}, step {position.step} of {self.train.steps} "
-            f"(update {position.updates}); go on with --resume --out {self.run_directory.path}"
+            f"(update {position.updates}); go on with --resume --out {self.run_directory.asked}"
         )

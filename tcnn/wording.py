@@ -1,0 +1,74 @@
+"""What is said to a caller in Python: arguments by their names, where the library's messages name a command's options.
+
+Messages have the options of the command line; the top level of `tcnn` and timm's `create_model`, which are Python's way
+in, say ``resume=True`` for ``--resume``. The server has words of its own (`tcnn_jobs.errors`).
+"""
+
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from tcnn.errors import TcnnError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+FLAGS = "resume|force|allow-changes|convert|pretrained"
+"""Options without a value, but for where a message begins with one; with ``no-`` before them they are False."""
+TEXTS = "preset|anneal|out|device|format|baseline"
+"""Options whose value is text."""
+_SPOKEN: tuple[tuple[str, str], ...] = (
+    (r"`tcnn models` lists", "timm.list_models('t_*') lists"),
+    (r"--resume --out ([^;]+)", r"resume=True, out='\1'"),
+    (r"--resume --set ", "resume=True, "),
+    (r"--content-heads (\d+) \([^)]*--set conversion\.content_heads=\d+\)",
+     r"content_heads=\1 (a CNN that is converted on the way: conversion={'content_heads': \1})"),
+    (rf"--no-({FLAGS})\b", r"\1=False"),
+    (rf"^--({FLAGS})(?=:)", r"\1"),
+    (rf"--({FLAGS})\b(?!-)", r"\1=True"),
+    (r"--set ", ""),
+    (r"--fixed\b", "dynamic=()"),
+    (rf"--({TEXTS}) ([^\s,;:()]+(?::\d+)?)", r"\1='\2'"),
+    (r"--([a-z][a-z-]*) (FILE\b|\d[\d.e-]*\b)", r"--\1=\2"),
+)  # fmt: skip
+_OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
+_COMMAND = re.compile(r"(\btcnn [a-z]+ (?:[^\s;,)`]+ )*?--[^;,)`]*)")
+"""A whole command, which stays one."""
+GOING_ON = "tcnn finetune … --resume", "tcnn.finetune(…, resume=True)"
+
+
+def in_python(text: str) -> str:
+    """The text with arguments of Python in place of options: `--batch-size 8` becomes `batch_size=8`."""
+    parts = _COMMAND.split(text.replace(*GOING_ON))
+    return "".join(part if number % 2 else _spoken(part) for number, part in enumerate(parts))
+
+
+def _spoken(text: str) -> str:
+    for pattern, words in _SPOKEN:
+        text = re.sub(pattern, words, text)
+    return _OPTION.sub(lambda found: found[1].replace("-", "_"), text.replace("allow-changes", "allow_changes"))
+
+
+def asked_in_python(function: Callable[P, R]) -> Callable[P, R]:
+    """The function as Python's callers have it: what it raises of tcnn's own is told `in_python`."""
+
+    @wraps(function)
+    def asked(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except TcnnError as error:
+            error.args = tuple(in_python(one) if isinstance(one, str) else one for one in error.args)
+            raise
+
+    return asked
+
+
+def warn_caller(text: str) -> None:
+    """Warn of something at the line outside of tcnn that led here."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "tcnn":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)

@@ -1,0 +1,80 @@
+"""What is said to a caller in Python names its arguments, and no option of the command line."""
+
+import pickle
+import traceback
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from nets import PlainNet
+
+import tcnn
+from tcnn.checkpoints.checkpoint import save
+from tcnn.errors import OutputError, RequestError, TcnnError
+from tcnn.wording import in_python
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("go on with it (--resume), replace it (--force), or choose another --out",
+         "go on with it (resume=True), replace it (force=True), or choose another out"),
+        ("stopped; go on with --resume --out runs/my run", "stopped; go on with resume=True, out='runs/my run'"),
+        ("go on with --resume --set micro_batch=4", "go on with resume=True, micro_batch=4"),
+        ("give --batch-size 128 or less", "give batch_size=128 or less"),
+        ("give --weights FILE, or --no-pretrained for random ones",
+         "give weights=FILE, or pretrained=False for random ones"),
+        ("--allow-changes: nothing to differ from; give --resume as well",
+         "allow_changes: nothing to differ from; give resume=True as well"),
+        ("--device cuda:1: not usable here", "device='cuda:1': not usable here"),
+        ("use --anneal hold, as --preset quick does", "use anneal='hold', as preset='quick' does"),
+        ("give --content-heads 4 (a CNN: --set conversion.content_heads=4)",
+         "give content_heads=4 (a CNN that is converted on the way: conversion={'content_heads': 4})"),
+        ("--val-split: --val names the images", "val_split: val names the images"),
+        ("tcnn convert MODEL OUT --weights FILE", "tcnn convert MODEL OUT --weights FILE"),
+        ("make it: tcnn finetune vit --no-convert; or give --no-convert",
+         "make it: tcnn finetune vit --no-convert; or give convert=False"),
+        ("an em--dash, a - b", "an em--dash, a - b"),
+    ],
+)  # fmt: skip
+def test_options_become_arguments(said: str, told: str) -> None:
+    assert in_python(said) == told
+
+
+def test_the_top_level_says_what_to_pass(tmp_path: Path) -> None:
+    model, file = tcnn.convert(PlainNet(), input_size=(32, 32)).model, tmp_path / "model.safetensors"
+    tcnn.save(model, file)
+    with pytest.raises(OutputError, match="replace it with force=True"):
+        tcnn.save(model, file)
+    with pytest.raises(OutputError, match="replace it with --force"):
+        save(model, file)
+    with pytest.raises(RequestError, match="^force: with resume=True no run is replaced"):
+        tcnn.finetune(model, tmp_path, out=tmp_path / "run", resume=True, force=True)
+
+
+def test_timm_says_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_network(*args: object, **kwargs: object) -> None:
+        raise RequestError("give --weights FILE")
+
+    monkeypatch.setattr("tcnn.conversion.surgery.convert", without_network)
+    with pytest.raises(RequestError, match="give weights=FILE"):
+        timm.create_model("t_test_resnet")
+
+
+def test_a_function_of_the_top_level_is_one_object_by_its_name() -> None:
+    assert tcnn.finetune is tcnn.finetune
+    assert pickle.loads(pickle.dumps(tcnn.finetune)) is tcnn.finetune
+    assert isinstance(tcnn.GPSA2d, type)
+
+
+def test_a_wrong_keyword_is_one_error_of_python() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'split'") as error:
+        tcnn.evaluate(PlainNet(), "photos", split="val")  # type: ignore[call-arg]
+    assert "During handling" not in "".join(traceback.format_exception(error.value))
+
+
+def test_all_that_raises_is_told_once() -> None:
+    with pytest.raises(TcnnError) as error:
+        tcnn.inspect(PlainNet(), device="cuda:99" if torch.cuda.is_available() else "cuda")
+    assert "--" not in str(error.value)
