@@ -49,7 +49,7 @@ def test_the_top_level_says_what_to_pass(tmp_path: Path) -> None:
         tcnn.save(model, file)
     with pytest.raises(OutputError, match="replace it with --force"):
         save(model, file)
-    with pytest.raises(RequestError, match="^force: with resume=True no run is replaced"):
+    with pytest.raises(RequestError, match=r"^force: with resume=True no run is replaced"):
         tcnn.finetune(model, tmp_path, out=tmp_path / "run", resume=True, force=True)
 
 

@@ -237,8 +237,8 @@ def test_a_kill_during_the_baseline_changes_no_figure(measured: FinetuneResult, 
     process.join(300)
     assert process.exitcode == -signal.SIGKILL
     assert not (tmp_path / "run" / before_after.FILE).exists()
-    last = run("test_resnet", few, tmp_path / "run", resume=True, **OPTIONS, epochs=1)
-    assert last.before_after is not None
+    again = run("test_resnet", few, tmp_path / "run", resume=True, **OPTIONS, epochs=1)
+    assert again.before_after is not None
     assert measured.before_after is not None
     one, other = (found.before_after.model_dump() for found in (again, measured))
     for row in one["rows"] + other["rows"]:
