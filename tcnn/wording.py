@@ -41,7 +41,15 @@ GOING_ON = "tcnn finetune … --resume", "tcnn.finetune(…, resume=True)"
 
 
 def in_python(text: str) -> str:
-    """The text with arguments of Python in place of options: `--batch-size 8` becomes `batch_size=8`."""
+    """The text with arguments of Python in place of options.
+
+    --batch-size 8                 batch_size=8
+    --resume --out runs/photos     resume=True, out='runs/photos'
+    --no-pretrained                pretrained=False
+    --set micro_batch=4            micro_batch=4
+    choose another --out           choose another out
+    tcnn finetune … --resume       tcnn.finetune(…, resume=True)
+    """
     parts = _COMMAND.split(text.replace(*GOING_ON))
     return "".join(part if number % 2 else _spoken(part) for number, part in enumerate(parts))
 
