@@ -34,8 +34,9 @@ _temporary: set[Path] = set()
 def path_of(given: object, what: str) -> Path:
     """What was given from Python as a path; raises `RequestError` for what is none, such as None or a model."""
     if not isinstance(given, str | os.PathLike):
+        hint = "; take its .out, or .best" if isinstance(getattr(given, "best", None), str) else ""  # of a training
         raise RequestError(
-            f"{what}: expected a path (str or pathlib.Path), found a value of type {type(given).__name__}"
+            f"{what}: expected a path (str or pathlib.Path), found a value of type {type(given).__name__}{hint}"
         )
     if "\0" in str(given):
         raise RequestError(f"{what}: expected a path, found {str(given)!a}, whose NUL no file system has in a name")

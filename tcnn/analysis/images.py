@@ -16,7 +16,7 @@ from tcnn.data.sources.folder import select_files
 from tcnn.data.transforms import load_image
 from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import transform_for
-from tcnn.evaluation.predict import named_images
+from tcnn.evaluation.predict import Shown, named_images
 from tcnn.files import path_of
 from tcnn.layers.terms.positions import Pair
 from tcnn.models.checks import refuse_other_images
@@ -36,8 +36,8 @@ class Pictures:
     """`FILE: reason`, for every unreadable file."""
 
 
-Images = str | Path | Tensor | Image.Image | Sequence[str | Path | Image.Image]
-"""An image or a folder of them, images of PIL, several of either, or model inputs, (B, C, H, W)."""
+Images = Shown | Tensor | Sequence[Shown]
+"""An image or a folder of them, images of PIL, arrays of uint8, several of these, or model inputs, (B, C, H, W)."""
 
 
 def pictures_of(model: nn.Module, images: Images | None, limit: int = 32, size: Pair | None = None) -> Pictures | None:

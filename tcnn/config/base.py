@@ -3,9 +3,19 @@
 import difflib
 import math
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from tcnn.errors import RequestError, named, shorten
@@ -20,6 +30,14 @@ NEVER = 10**9
 Side = Annotated[int, Field(ge=1, le=MOST_PIXELS)]
 Size = tuple[Side, Side]
 """(height, width) in pixels."""
+
+
+def _square(size: object) -> object:
+    return (size, size) if isinstance(size, Integral) else size
+
+
+SideOrSize = Annotated[Size, BeforeValidator(_square)]
+"""The same, of a square also by its side."""
 
 
 def sides_of(size: int | Size) -> Size:
@@ -134,6 +152,18 @@ def _named(kind: type[BaseModel], path: tuple[int | str, ...]) -> tuple[int | st
     return path
 
 
+_THEIR_NAMES = {
+    "learning_rate": "lr", "num_train_epochs": "epochs", "num_epochs": "epochs", "max_epochs": "epochs",
+    "per_device_train_batch_size": "batch_size", "train_batch_size": "batch_size", "optim": "opt", "optimizer": "opt",
+    "dataloader_num_workers": "workers", "num_workers": "workers", "image_size": "size", "img_size": "size",
+    "max_grad_norm": "clip_grad", "gradient_clip_val": "clip_grad", "label_smoothing": "smoothing",
+    "label_smoothing_factor": "smoothing", "aa": "auto_augment", "logging_steps": "log_steps",
+    "save_steps": "checkpoint_steps", "save_total_limit": "keep", "drop_path_rate": "drop_path",
+    "model_ema_decay": "ema", "torch_compile": "compile", "corruption": "corruptions",
+}  # fmt: skip
+"""What timm, Lightning and the Hugging Face Trainer call settings that have another name here."""
+
+
 def unknown_key(kind: type[BaseModel], path: tuple[int | str, ...]) -> str:
     """Error message for a key that a configuration does not have: its path, and what is wrong with it."""
     return f"{named('.'.join(map(str, path)))}: {no_such_key(kind, path)}"
@@ -150,7 +180,9 @@ def no_such_key(kind: type[BaseModel], path: tuple[int | str, ...]) -> str:
             found = _model_in(found.model_fields[part].annotation)
     if found is None:
         return "no such setting; leave it out"
-    near = difflib.get_close_matches(str(path[-1]), found.model_fields, n=1, cutoff=0.5)
+    theirs = _THEIR_NAMES.get(str(path[-1]))
+    near = [theirs] if theirs in found.model_fields else []
+    near = near or difflib.get_close_matches(str(path[-1]), found.model_fields, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(found.model_fields)}"
     return f"no such setting; {hint}"
 

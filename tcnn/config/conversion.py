@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from tcnn.config.base import MOST, Frozen, Size, Temperature
+from tcnn.config.base import MOST, Frozen, SideOrSize, Temperature
 
 HARD_TEMPERATURE = 1 / 46
 """Temperature τ at which the layer equals the convolution: exp(−46) ≈ 1e-20 vanishes beside 1 in float64."""
@@ -87,7 +87,7 @@ class ConversionConfig(Frozen):
         lt=2**63,
         description="Seed of the query and key weights, the only random ones.",
     )
-    input_size: Size | None = Field(
+    input_size: SideOrSize | None = Field(
         default=None,
         description="(height, width) in pixels at which the model is traced; default the model's own.",
     )

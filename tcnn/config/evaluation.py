@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from tcnn.config.base import MOST, NEVER, Frozen, Size
+from tcnn.config.base import MOST, NEVER, Frozen, SideOrSize, Size
 from tcnn.processes import MOST_WORKERS
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -26,7 +26,9 @@ class VerificationConfig(Frozen):
     )
     float64: bool = Field(default=True, description="Also compare in float64.")
     batch_size: int = Field(default=2, ge=1, le=MOST, description="Images per comparison when none are given.")
-    input_size: Size | None = Field(default=None, description="(height, width) in pixels; default the model's own.")
+    input_size: SideOrSize | None = Field(
+        default=None, description="(height, width) in pixels; default the model's own."
+    )
     seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of random images and statistics.")
 
 

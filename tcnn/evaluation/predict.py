@@ -5,7 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from pydantic import BaseModel
 from timm.data import ImageNetInfo
@@ -22,11 +24,13 @@ from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import Amp, Progress, transform_for
 from tcnn.folding.fold import fused
 from tcnn.formatting import Printed
-from tcnn.models.checks import refuse_without_values, unwrapped
+from tcnn.models.checks import refuse_other_images, refuse_without_values, unwrapped
 from tcnn.models.running import place_of, usable_device, weights_dtype
 from tcnn.models.trace import check_size, evaluating, input_shape
 
 IMAGENET = 1000
+Shown = str | Path | Image.Image | NDArray[numpy.uint8]
+"""What images may be given as."""
 
 
 class Guess(BaseModel):
@@ -54,6 +58,8 @@ class Prediction(Printed, BaseModel):
         guesses = ", ".join(f"{guess.name} {guess.probability:.1%}" for guess in self.guesses)
         return f"{self.file}: {guesses or self.unreadable or 'not a number'}"
 
+    __repr__ = __str__  # a list prints those of what is in it
+
 
 class Answers(BaseModel):
     """What one model makes of the images."""
@@ -75,7 +81,7 @@ class PredictionReport(BaseModel):
 @typed()
 def predict(
     model: nn.Module | str | Path,
-    images: str | Path | Image.Image | Iterable[str | Path | Image.Image],
+    images: Shown | Tensor | Iterable[Shown],
     *,
     top: int = 5,
     size: int | tuple[int, int] | None = None,
@@ -89,7 +95,8 @@ def predict(
 
     Args:
         model: a module, or the name of one as `tcnn evaluate` takes it.
-        images: files, folders of which every image is taken, in natural order, and images of PIL.
+        images: files, folders of which every image is taken, in natural order, images of PIL, and arrays of uint8,
+            (height, width, 3) or (height, width); or a batch of model inputs, (B, C, H, W), as it is.
         top: classes for each image; fewer if the model has fewer.
         size: side, or (height, width), in pixels that the images are cropped to; default the model's own.
         crop_pct: the crop's share of the resized image; default the model's own.
@@ -105,13 +112,15 @@ def predict(
     for setting, value in (("top", top), ("batch_size", batch_size)):
         if value < 1:
             raise RequestError(f"{setting}: expected at least 1, found {value}")
-    given = named_images(images)
+    given = _inputs(images, size, crop_pct) if isinstance(images, Tensor) else named_images(images)
     if isinstance(model, str | Path):
         from tcnn.checkpoints.opening import open_model
 
         model = open_model(str(model))
     model = unwrapped(model, only_run=True)
     refuse_without_values(model, "predict")
+    if isinstance(images, Tensor) and images.shape[1] != (channels := input_shape(model)[0]):
+        raise RequestError(f"images: expected {channels} channels, as the model takes, found {images.shape[1]}")
     if size is not None:
         check_size(model, sides_of(size))
     place = usable_device(device) if device is not None else place_of(model)
@@ -157,24 +166,43 @@ def predict_image(model: nn.Module, image: BinaryIO, *, top: int = 5) -> list[Gu
     return guesses
 
 
-def named_images(
-    images: str | Path | Image.Image | Iterable[str | Path | Image.Image],
-) -> list[tuple[str, Path | Image.Image]]:
-    """Images with their names: files, those of folders, and images of PIL, which may remember their file.
+def _inputs(images: Tensor, size: object, crop_pct: object) -> list[tuple[str, Tensor]]:
+    """Model inputs with their names; raises `RequestError` beside what would change them."""
+    refuse_other_images(images)
+    for name, value in (("size", size), ("crop_pct", crop_pct)):
+        if value is not None:
+            raise RequestError(f"{name}: the images are a tensor, of a size of their own; leave one of the two out")
+    return [(f"image {number}", image) for number, image in enumerate(images, 1)]
+
+
+def named_images(images: Shown | Iterable[Shown]) -> list[tuple[str, Path | Image.Image]]:
+    """Images with their names: files, those of folders, arrays, and images of PIL, which may remember their file.
 
     Raises `RequestError` as `image_files`.
     """
-    several = isinstance(images, Iterable) and not isinstance(images, str | Image.Image)
-    given: list[Any] = list(images) if several else [images]  # type: ignore[arg-type]
+    one = isinstance(images, str | Image.Image) or (isinstance(images, numpy.ndarray) and images.ndim < 4)
+    given: list[Any] = [images] if one or not isinstance(images, Iterable) else list(images)
     found: list[tuple[str, Path | Image.Image]] = []
     for number, one in enumerate(given, 1):
-        if isinstance(one, Image.Image):
+        if isinstance(one, numpy.ndarray):
+            found.append((f"image {number}", _of_pixels(one)))
+        elif isinstance(one, Image.Image):
             found.append((readable(str(getattr(one, "filename", "") or f"image {number}")), one))
         else:
             found += [(readable(str(file)), file) for file in image_files([one])]
     if not found:
         raise RequestError("expected at least one image, or a folder of images")
     return found
+
+
+def _of_pixels(pixels: NDArray[Any]) -> Image.Image:
+    """An array of pixels as an image; raises `RequestError` for any other array."""
+    if pixels.dtype != numpy.uint8 or pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (3,), (4,)):
+        raise RequestError(
+            f"images: expected an array of uint8, (height, width) or (height, width, 3), found {pixels.dtype}, "
+            f"{pixels.shape}"
+        )
+    return Image.fromarray(pixels)
 
 
 def image_files(images: str | Path | Iterable[str | Path]) -> list[Path]:
@@ -233,8 +261,10 @@ def side_by_side(
     return report
 
 
-def _read(image: Path | Image.Image, transform: Transform, mode: Mode) -> Tensor | str:
+def _read(image: Path | Image.Image | Tensor, transform: Transform, mode: Mode) -> Tensor | str:
     """The image as the model takes it, or why it cannot be read."""
+    if isinstance(image, Tensor):
+        return image
     try:
         return load_image(image, transform, mode)
     except UnreadableImage as error:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.arguments import typed
+from tcnn.config.base import sides_of
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError, VerificationError
 from tcnn.evaluation.predict import class_names
@@ -44,7 +45,7 @@ def export_explorer(
     model: nn.Module,
     folder: str | Path,
     *,
-    size: tuple[int, int] | None = None,
+    size: int | tuple[int, int] | None = None,
     tolerance: float = 1e-5,
     force: bool = False,
     progress: Progress = lambda step: None,
@@ -54,7 +55,8 @@ def export_explorer(
     Args:
         model: what `tcnn.convert` or `tcnn.load` returned, float32, not folded; it is not changed.
         folder: is made, and must not exist.
-        size: (height, width) of the images in pixels, which the page resizes and crops to; default the model's own.
+        size: side, or (height, width), in pixels of the images, which the page resizes and crops to; default the
+            model's own.
         tolerance: largest relative error of the logits, and difference of an attention weight, that is allowed.
         force: write into a folder that exists; what else lies there stays.
         progress: called with the name of every step before it begins.
@@ -66,11 +68,12 @@ def export_explorer(
     folder, model = path_of(folder, "folder"), unwrapped(model)
     refuse_without_values(model, "export")
     check_folder(folder, force)
-    check_options(size, 1, tolerance)
+    shape = None if size is None else sides_of(size)
+    check_options(shape, 1, tolerance)
     require_onnx()
     check_attention(model)
     model = model if next(model.parameters()).device.type == "cpu" else copy.deepcopy(model).cpu()
-    channels, height, width = input_shape(model, size)
+    channels, height, width = input_shape(model, shape)
     example = torch.zeros(1, channels, height, width)
     told = describe_page(model, example)
     network = WithAttention(model)

@@ -18,6 +18,7 @@ from torch.export import save as save_program
 
 from tcnn.arguments import typed
 from tcnn.checkpoints.files import label_names
+from tcnn.config.base import sides_of
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError, one_line, shorten
 from tcnn.exporting import onnx_file as export_onnx
@@ -66,7 +67,7 @@ def export(
     path: str | Path,
     format: Format | None = None,
     *,
-    size: tuple[int, int] | None = None,
+    size: int | tuple[int, int] | None = None,
     batch: int = 1,
     dynamic: Collection[Axis] = AXES,
     opset: int = export_onnx.NATIVE_OPSET,
@@ -80,7 +81,7 @@ def export(
         model: what `tcnn.convert`, `tcnn.load` or `tcnn.fold` returned, or any other of images; float32. It is not
             changed, and exported in evaluation mode.
         path: `.onnx` or `.pt2`; any other name needs `format`, "onnx" or "torch".
-        size: (height, width) of the example in pixels; default the model's own.
+        size: side, or (height, width), of the example in pixels; default the model's own.
         batch: images of the example.
         dynamic: axes to make dynamic, of "batch", "height" and "width"; as many are as the model allows. The
             others have the sizes of the example.
@@ -97,7 +98,8 @@ def export(
     started = time.monotonic()
     path, model = path_of(path, "path"), unwrapped(model)
     kind = format_of(path, format)
-    check_options(size, batch, tolerance)
+    shape = None if size is None else sides_of(size)
+    check_options(shape, batch, tolerance)
     dynamic = parse_axes(dynamic)
     check_file(path, force)
     if kind == "onnx":
@@ -106,7 +108,7 @@ def export(
     _check_model(model, path if kind == "onnx" else None)
     refuse_without_values(model, "export")
     refuse_inference_tensors(model, "export")
-    channels, height, width = input_shape(model, size)
+    channels, height, width = input_shape(model, shape)
     example = torch.zeros(max(batch, 2) if "batch" in dynamic else batch, channels, height, width)
     model = model if next(model.parameters()).device.type == "cpu" else copy.deepcopy(model).cpu()
     _check_size(model, example)

@@ -3,6 +3,7 @@
 Reports are what `tcnn export --json` prints: of a file with its axes and checks, or of an explorer.
 """
 
+import shlex
 from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Literal
 
 from tcnn.config.base import MOST, MOST_PIXELS, ErrorStats, Record
 from tcnn.errors import EnvironmentFailure, RequestError, shorten
+from tcnn.formatting import Printed, scale, some
 
 Format = Literal["onnx", "torch"]
 Axis = Literal["batch", "height", "width"]
@@ -36,7 +38,7 @@ class ExportCheck(Record):
     top1_agreement: float
 
 
-class ExportReport(Record):
+class ExportReport(Printed, Record):
     """Result of an export. `error` is the largest relative error of all checks, `tolerance` the allowed one."""
 
     output: str
@@ -53,8 +55,21 @@ class ExportReport(Record):
     tolerance: float
     notes: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        """The axes, every check, and what was written."""
+        parts = [f"{axis.name} {f'from {axis.minimum}' if axis.dynamic else f'{axis.size} only'}" for axis in self.axes]
+        lines = [f"takes {', '.join(parts)}"]
+        for check in self.checks:
+            lines.append(
+                f"same on {'×'.join(map(str, check.shape))}: relative error {check.error.worst:.1e}, "
+                f"top-1 agreement {check.top1_agreement:.0%}"
+            )
+        lines += [f"note: {note}" for note in self.notes]
+        kind = f"ONNX, opset {self.opset}" if self.format == "onnx" else "torch.export program"
+        return "\n".join([*lines, f"wrote {self.output} ({kind}, {scale(self.bytes)}B) in {self.seconds:.1f} s"])
 
-class ExplorerReport(Record):
+
+class ExplorerReport(Printed, Record):
     """Result of an explorer's export. Errors are those of the network in onnxruntime against PyTorch."""
 
     output: str
@@ -70,6 +85,18 @@ class ExplorerReport(Record):
     attention_error: float
     """Largest difference of a weight of content attention."""
     tolerance: float
+
+    def __str__(self) -> str:
+        """What is shown, how exactly, and how to open it."""
+        logits = "" if self.error is None else f"logits within {self.error:.1e} (relative), "
+        total = scale(sum(self.files.values()))
+        lines = (
+            f"shows {some(len(self.layers), 'layer')} on images of {'×'.join(map(str, self.size))}",
+            f"same as PyTorch: {logits}weights of attention within {self.attention_error:.1e}",
+            f"wrote {self.output} ({len(self.files)} files, {total}B) in {self.seconds:.1f} s",
+            f"look at it: python3 -m http.server --bind 127.0.0.1 --directory {shlex.quote(self.output)}",
+        )
+        return "\n".join(lines)
 
 
 def format_of(path: Path, wanted: str | None = None) -> Format:

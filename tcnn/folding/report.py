@@ -3,6 +3,7 @@
 from typing import Literal
 
 from tcnn.config.base import ErrorStats, Record
+from tcnn.formatting import Printed, scale
 
 
 class FoldedLayer(Record):
@@ -57,7 +58,7 @@ class PruningAccuracy(Record):
     """Whether the model was trained on these images: then this says little."""
 
 
-class FoldReport(Record):
+class FoldReport(Printed, Record):
     """Result of folding. `tolerance` is the estimated relative error of a layer's output that one head may cause."""
 
     complete: bool
@@ -72,6 +73,33 @@ class FoldReport(Record):
     parameters_before: int
     parameters_after: int
     pruned: tuple[PrunedHead, ...] = ()
+
+    def __str__(self) -> str:
+        """What the heads of every layer became, then the rest."""
+        lines = []
+        for layer in self.layers:
+            counts = {
+                "convolution": layer.convolution, "content only": layer.content, "attention": layer.attention,
+                "dropped": layer.dropped,
+            }  # fmt: skip
+            heads = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+            lines.append(f"{layer.name}: {layer.becomes} (heads: {heads})")
+        return "\n".join([*lines, *self.told()])
+
+    def told(self) -> list[str]:
+        """Notes, pruned heads, the error and the size, a line each."""
+        lines = [f"note: {layer.name}: {layer.note}" for layer in self.layers if layer.note]
+        for head in self.pruned:
+            row, column = head.centre
+            merged = "" if head.into is None else f", its weights to head {head.into}"
+            lines.append(f"pruned: {head.layer} head {head.head} at ({row:+.1f}, {column:+.1f}): {head.reason}{merged}")
+        allowed = "" if self.max_error is None else f", at most {self.max_error:g} allowed"
+        return [
+            *lines,
+            f"relative error of the logits {self.logits.worst:.1e}{allowed} "
+            f"(top-1 agreement {self.top1_agreement:.0%}, {self.images})",
+            f"parameters: {scale(self.parameters_before)} → {scale(self.parameters_after)}",
+        ]
 
 
 class FoldResult(Record):

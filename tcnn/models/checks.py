@@ -65,6 +65,8 @@ def no_module(value: object) -> RequestError:
     """What is said of anything that stands where a module should."""
     with_report = isinstance(value, tuple) and isinstance(getattr(value, "model", None), nn.Module)
     advice = "take its .model" if with_report else "load it by tcnn.load or timm.create_model"
+    if isinstance(getattr(value, "best", None), str):  # what a training returned
+        advice = "take its .best, or tcnn.load of that"
     if isinstance(value, torch.export.ExportedProgram):
         advice = "give the module that it was made from"
     return RequestError(f"model: expected a module, found {named(value)}; {advice}")

@@ -22,6 +22,7 @@ from tcnn.conversion.report import refuse_folded
 from tcnn.errors import DownloadError, NoAttentionError, RequestError, one_line
 from tcnn.exporting.export import export
 from tcnn.files import path_of, scratch_directory
+from tcnn.formatting import Printed, scale
 from tcnn.hugging_face import is_hub_error
 from tcnn.models.checks import unwrapped
 from tcnn.publishing import accuracy
@@ -42,7 +43,7 @@ class PushedFile(Record):
     bytes: int
 
 
-class PushReport(Record):
+class PushReport(Printed, Record):
     """What was published, or with a dry run would be."""
 
     repository: str
@@ -54,6 +55,14 @@ class PushReport(Record):
     files: tuple[PushedFile, ...]
     card: str
     """The model card."""
+
+    def __str__(self) -> str:
+        """The files with their sizes, the card of a dry run, and where it is."""
+        files = [f"{scale(file.bytes):>9}B  {file.name}" for file in self.files]
+        if self.commit is None:
+            return "\n".join([*files, "", self.card, f"dry run: nothing was published at {self.url}"])
+        load = f'load it: timm.create_model("hf-hub:{self.repository}", pretrained=True), with tcnn imported'
+        return "\n".join([*files, f"published: {self.pull_request or self.commit}", load])
 
 
 class Drawn(NamedTuple):

@@ -3,10 +3,13 @@
 from typing import Literal
 
 from tcnn.config.base import Record
+from tcnn.formatting import Printed
 from tcnn.layers.terms.positions import Pair
 
 Initialisation = Literal["impulse", "mimetic", "convolution", "random", "default"]
 Positions = Literal["fourier", "keep"]
+MOST = 16
+"""Offsets of a layer that are printed."""
 
 
 class InitialisedLayer(Record):
@@ -20,7 +23,7 @@ class InitialisedLayer(Record):
     """Mean attention weight there."""
 
 
-class InitialisationReport(Record):
+class InitialisationReport(Printed, Record):
     """What `tcnn.initialise` did."""
 
     model: str
@@ -32,3 +35,14 @@ class InitialisationReport(Record):
     layers: tuple[InitialisedLayer, ...]
     notes: tuple[str, ...] = ()
     """What else is to be known, such as pixels that no patch holds."""
+
+    def __str__(self) -> str:
+        """Where the heads of every layer look, a line each; then what was made."""
+        lines = []
+        for layer in self.layers:
+            offsets = " ".join(f"({y:+g},{x:+g})" for y, x in layer.offsets[:MOST])
+            offsets += f" … {len(layer.offsets)} in all" if len(layer.offsets) > MOST else ""
+            lines.append(f"{layer.name}: {offsets}  hit {layer.hits:.1%}, weight {layer.weight:.2f}")
+        grid = "×".join(map(str, self.grid))
+        lines.append(f"{self.model}: {self.initialisation}, {grid} patches, positions {self.positions}")
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])

@@ -109,7 +109,7 @@ def test_a_run_stopped_in_its_first_epoch_is_said_to_be_one(tcnn: Run, trained: 
 
 def test_so_do_python_and_a_service(tmp_path: Path) -> None:
     assert plan("t_test_resnet", library.ConversionConfig()).model == "test_resnet"
-    with pytest.raises(RequestError, match="--no-convert: t_test_resnet is a T-CNN; name test_resnet"):
+    with pytest.raises(RequestError, match="convert=False: t_test_resnet is a T-CNN; name test_resnet"):
         library.finetune("t_test_resnet", "p", out=tmp_path / "run", convert=False)
     with pytest.raises(RequestError, match="p: no such"):  # the name itself is taken
         library.finetune("t_test_resnet", "p", out=tmp_path / "run")

@@ -110,10 +110,10 @@ def test_what_is_added_to_see_what_would_happen_refuses_nothing(tcnn: Any, files
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"resume": True, "force": True}, "--force: with --resume no run is replaced"),
-        ({"allow_changes": True}, "--allow-changes: a new run has nothing to differ from"),
-        ({"weights": Path("w.pth")}, "--weights: t.safetensors brings weights of its own"),
-        ({"val": "p", "val_split": 0.5}, "--val-split: --val names the images to validate on"),
+        ({"resume": True, "force": True}, "force: with resume=True no run is replaced"),
+        ({"allow_changes": True}, "allow_changes: a new run has nothing to differ from"),
+        ({"weights": Path("w.pth")}, "weights: t.safetensors brings weights of its own"),
+        ({"val": "p", "val_split": 0.5}, "val_split: val names the images to validate on"),
     ],
 )
 def test_nor_is_one_ignored_in_python(

@@ -1,5 +1,6 @@
 """`tcnn.predict`: the classes of images, against the model called by hand."""
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def test_names_are_the_models_own_or_imagenets(photos: Path, lively: Callable[..
 def test_a_converted_model_gives_the_answers_of_its_source(photos: Path, lively: Callable[..., nn.Module]) -> None:
     source = lively(num_classes=10)
     converted = tcnn.convert(source).model
-    assert predict.__module__ == tcnn.predict.__module__
+    assert inspect.unwrap(tcnn.predict) is inspect.unwrap(predict)
     report = side_by_side({"cnn": predict(source, [photos]), "t-cnn": predict(converted, [photos])})
     assert (report.same_first_guess, report.compared) == (4, 4)
     assert converted.training is source.training

@@ -1,8 +1,7 @@
 """`tcnn export`: export a checkpoint to ONNX or torch.export, or as a page that needs no server."""
 
-import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -10,9 +9,6 @@ from tcnn.cli.options.shared import AsJson, Force, ModelKwargs, Network, TcnnChe
 from tcnn.cli.options.spellings import model_arguments, sides
 from tcnn.cli.output import console
 from tcnn.processes import loading
-
-if TYPE_CHECKING:
-    from tcnn.exporting.interface import ExplorerReport, ExportReport
 
 
 def command(
@@ -73,7 +69,7 @@ def command(
     if as_json:
         console.print_json(report)
     else:
-        _show(report)
+        console.stdout().print(str(report), markup=False, soft_wrap=True)
 
 
 def _explorer(
@@ -98,34 +94,4 @@ def _explorer(
     if as_json:
         console.print_json(report)
     else:
-        _show_explorer(report)
-
-
-def _show_explorer(report: "ExplorerReport") -> None:
-    """Print what is shown, how exactly, and how to open it."""
-    out = console.stdout()
-    size = "×".join(map(str, report.size))
-    out.print(f"shows {console.some(len(report.layers), 'layer')} on images of {size}", markup=False)
-    logits = "" if report.error is None else f"logits within {report.error:.1e} (relative), "
-    out.print(f"same as PyTorch: {logits}weights of attention within {report.attention_error:.1e}", markup=False)
-    total = console.scale(sum(report.files.values()))
-    out.print(f"wrote {report.output} ({len(report.files)} files, {total}B) in {report.seconds:.1f} s", markup=False)
-    serve = f"python3 -m http.server --bind 127.0.0.1 --directory {shlex.quote(report.output)}"
-    out.print(f"look at it: {serve}", markup=False, soft_wrap=True)
-
-
-def _show(report: "ExportReport") -> None:
-    """Print the axes, every check, and what was written."""
-    out = console.stdout()
-    parts = [f"{axis.name} {f'from {axis.minimum}' if axis.dynamic else f'{axis.size} only'}" for axis in report.axes]
-    out.print(f"takes {', '.join(parts)}", markup=False)
-    for check in report.checks:
-        out.print(
-            f"same on {'×'.join(map(str, check.shape))}: relative error {check.error.worst:.1e}, "
-            f"top-1 agreement {check.top1_agreement:.0%}",
-            markup=False,
-        )
-    for note in report.notes:
-        out.print(f"note: {note}", markup=False, soft_wrap=True)
-    kind = f"ONNX, opset {report.opset}" if report.format == "onnx" else "torch.export program"
-    out.print(f"wrote {report.output} ({kind}, {console.scale(report.bytes)}B) in {report.seconds:.1f} s", markup=False)
+        console.stdout().print(str(report), markup=False, soft_wrap=True)

@@ -87,19 +87,8 @@ def _show(result: "FoldResult") -> None:
         before, after = console.scale(layer.parameters_before), console.scale(layer.parameters_after)
         table.add_row(layer.name, layer.becomes, *map(str, counts), f"{before} → {after}")
     out.print(table)
-    for layer in report.layers:
-        if layer.note:
-            out.print(f"note: {layer.name}: {layer.note}", markup=False)
-    for head in report.pruned:
-        row, column = head.centre
-        merged = "" if head.into is None else f", its weights to head {head.into}"
-        out.print(f"pruned: {head.layer} head {head.head} at ({row:+.1f}, {column:+.1f}): {head.reason}{merged}")
-    allowed = "" if report.max_error is None else f", at most {report.max_error:g} allowed"
-    out.print(
-        f"relative error of the logits {report.logits.worst:.1e}{allowed} "
-        f"(top-1 agreement {report.top1_agreement:.0%}, {report.images})"
-    )
-    out.print(f"parameters: {console.scale(report.parameters_before)} → {console.scale(report.parameters_after)}")
+    for line in report.told():
+        out.print(line, markup=False)
     if result.accuracy is not None:
         found = result.accuracy
         out.print(

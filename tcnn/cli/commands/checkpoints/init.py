@@ -1,7 +1,7 @@
 """`tcnn init`: a vision transformer whose attention begins as convolutions, in a file that timm loads."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -9,13 +9,6 @@ from tcnn.cli.options.shared import AsJson, Force, given
 from tcnn.cli.output import console
 from tcnn.errors import RequestError
 from tcnn.processes import loading
-
-if TYPE_CHECKING:
-    from tcnn.vit.report import InitialisationReport
-
-
-MOST = 16
-"""Offsets of a layer that are printed."""
 
 
 def command(
@@ -90,18 +83,4 @@ def command(
     if as_json:
         console.print_json(report)
     else:
-        show(report, output)
-
-
-def show(report: "InitialisationReport", output: Path) -> None:
-    """Print where the heads of every layer look, and what was written."""
-    out = console.stdout()
-    for layer in report.layers:
-        offsets = " ".join(f"({y:+g},{x:+g})" for y, x in layer.offsets[:MOST])
-        offsets += f" … {len(layer.offsets)} in all" if len(layer.offsets) > MOST else ""
-        out.print(f"{layer.name}: {offsets}  hit {layer.hits:.1%}, weight {layer.weight:.2f}", markup=False)
-    grid = "×".join(map(str, report.grid))
-    out.print(f"{report.model}: {report.initialisation}, {grid} patches, positions {report.positions}", markup=False)
-    for note in report.notes:
-        out.print(f"note: {note}", markup=False)
-    out.print(f"wrote {output}", markup=False)
+        console.stdout().print(f"{report}\nwrote {output}", markup=False)

@@ -1,16 +1,13 @@
 """`tcnn push`: publish a T-CNN on the Hugging Face Hub."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tcnn.cli.options.shared import AsJson, TcnnCheckpoint
 from tcnn.cli.output import console
 from tcnn.processes import loading
-
-if TYPE_CHECKING:
-    from tcnn.publishing.push import PushReport
 
 
 def command(
@@ -60,18 +57,4 @@ def command(
     if as_json:
         console.print_json(report)
     else:
-        show(report)
-
-
-def show(report: "PushReport") -> None:
-    """Print the files with their sizes, the card of a dry run, and where it is."""
-    out = console.stdout()
-    for file in report.files:
-        out.print(f"{console.scale(file.bytes):>9}B  {file.name}", markup=False)
-    if report.commit is None:
-        typer.echo(f"\n{report.card}")
-        out.print(f"dry run: nothing was published at {report.url}", markup=False)
-    else:
-        out.print(f"published: {report.pull_request or report.commit}", markup=False)
-        out.print(f'load it: timm.create_model("hf-hub:{report.repository}", pretrained=True), with tcnn imported',
-                  markup=False)  # fmt: skip
+        console.stdout().print(str(report), markup=False, soft_wrap=True)

@@ -1,0 +1,115 @@
+"""What Python's callers give and get: a square by its side, arrays of pixels, others' names; results print."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from nets import PlainNet
+from PIL import Image
+from torch import nn
+
+import tcnn
+from tcnn.config import ConversionConfig, FinetuneConfig, VerificationConfig, build
+from tcnn.config.evaluation import EvaluationConfig
+from tcnn.errors import RequestError
+
+PIXELS = numpy.random.default_rng(0).integers(0, 255, (24, 20, 3), dtype=numpy.uint8)
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return tcnn.convert(PlainNet(), input_size=16).model
+
+
+@pytest.mark.parametrize("side", [48, numpy.int64(48), (48, 48), [48, 48]])
+def test_a_side_is_a_square(side: Any) -> None:
+    for kind in (ConversionConfig, VerificationConfig):
+        assert build(kind, {"input_size": side}).input_size == (48, 48)
+
+
+@pytest.mark.parametrize("side", [True, 0, "48", (48,), 4.5])
+def test_what_is_no_size(side: Any) -> None:
+    with pytest.raises(RequestError, match=r"^input_size"):
+        build(ConversionConfig, {"input_size": side})
+
+
+def test_exports_take_a_side(model: nn.Module, tmp_path: Path) -> None:
+    report = tcnn.export(model, tmp_path / "a.pt2", size=numpy.int64(16), dynamic=())
+    assert [axis.size for axis in report.axes] == [1, 16, 16]
+    lines = str(report).splitlines()
+    assert lines[0] == "takes batch 1 only, height 16 only, width 16 only"
+    assert lines[1].startswith("same on 1×3×16×16: relative error ")
+    assert lines[-1].startswith(f"wrote {tmp_path / 'a.pt2'} (torch.export program, ")
+
+
+def test_arrays_of_pixels_are_images(model: nn.Module) -> None:
+    image = Image.fromarray(PIXELS)
+    expected = [[guess.probability for guess in one.guesses] for one in tcnn.predict(model, [image] * 2, size=16)]
+    for given in (numpy.stack([PIXELS] * 2), [PIXELS, PIXELS], [image, PIXELS]):
+        found = tcnn.predict(model, given, size=16)
+        assert [one.file for one in found] == ["image 1", "image 2"]
+        assert [[guess.probability for guess in one.guesses] for one in found] == expected
+    assert len(tcnn.predict(model, PIXELS, size=16)) == len(tcnn.predict(model, PIXELS[:, :, 0], size=16)) == 1
+    drawn = [tcnn.inspect(model, given, size=16).pictures[0].png for given in (PIXELS, image)]
+    assert drawn[0] == drawn[1]
+
+
+def test_model_inputs_are_taken_as_they_are(model: nn.Module) -> None:
+    batch = torch.randn(3, 3, 16, 16)
+    places = model.eval()(batch).argmax(1).tolist()
+    assert [one.guesses[0].index for one in tcnn.predict(model, batch, batch_size=2)] == places
+
+
+@pytest.mark.parametrize(
+    ("images", "options", "said"),
+    [
+        (PIXELS.astype("float32"), {}, r"array of uint8, .* found float32, \(24, 20, 3\)"),
+        (PIXELS[:, :, :2], {}, r"found uint8, \(24, 20, 2\)"),
+        (torch.zeros(1, 1, 16, 16), {}, "expected 3 channels, as the model takes, found 1"),
+        (torch.zeros(3, 16, 16), {}, r"shape \(B, C, H, W\), at least one image, found \(3, 16, 16\)"),
+        (torch.zeros(1, 3, 16, 16), {"size": 16}, "size: the images are a tensor"),
+    ],
+)
+def test_what_is_no_image(model: nn.Module, images: Any, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        tcnn.predict(model, images, **options)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("learning_rate", "lr"), ("num_train_epochs", "epochs"), ("optimizer", "opt"), ("max_grad_norm", "clip_grad")],
+)
+def test_other_libraries_names_are_known(theirs: str, ours: str) -> None:
+    with pytest.raises(RequestError, match=f"^{theirs}: no such setting; did you mean {ours}\\?$"):
+        build(FinetuneConfig, {theirs: 1})
+    with pytest.raises(RequestError, match="no such setting"):  # and only of settings that there are
+        build(EvaluationConfig, {theirs: 1})
+
+
+def test_what_a_training_returned_is_told_from_a_model(model: nn.Module) -> None:
+    trained = SimpleNamespace(best="run/best.safetensors", out="run")
+    with pytest.raises(RequestError, match=r"take its \.best"):
+        tcnn.predict(trained, PIXELS)  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match=r"take its \.out, or \.best"):
+        tcnn.report(trained)  # type: ignore[arg-type]
+
+
+def test_results_print_in_a_few_lines(model: nn.Module) -> None:
+    folded = str(tcnn.fold(model, source=PlainNet()).report)
+    assert folded.splitlines()[0].endswith(": convolution (heads: 9 convolution)")
+    assert "relative error of the logits " in folded
+    (one,) = tcnn.predict(model, PIXELS, size=16, top=1)
+    assert str([one]) == f"[image 1: {one.guesses[0].name} {one.guesses[0].probability:.1%}]"
+    published = str(tcnn.push_to_hub(_timms(), "team/net", dry_run=True, pictures=False))
+    assert "model.safetensors" in published
+    assert published.splitlines()[-1] == "dry run: nothing was published at https://huggingface.co/team/net"
+
+
+def _timms() -> nn.Module:
+    import timm
+
+    return timm.create_model("t_test_resnet").eval()
