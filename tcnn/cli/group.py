@@ -23,8 +23,8 @@ COMMAND_GROUP = "tcnn.commands"
 app = typer.Typer(
     name="tcnn",
     help="Turn a pretrained CNN into an equivalent Transformed CNN.",
-    epilog="Every command takes --debug, which shows the traceback of an error. Exit codes: 0 done, 2 wrong request, "
-    "3 verification failed, 4 the environment failed, 130 interrupted.",
+    epilog="Every command takes --debug, which shows the traceback of an error. Exit codes: 0 success, 2 invalid "
+    "request, 3 verification failed, 4 environment failure, 130 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=True,

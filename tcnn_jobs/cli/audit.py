@@ -13,20 +13,18 @@ EXAMPLES = ("tcnn audit", "tcnn audit --tenant team --limit 20", "tcnn audit --j
 
 def command(
     tenant: Annotated[
-        str | None, typer.Option(help="Only what was done to things of this tenant.", metavar="TENANT")
+        str | None, typer.Option(help="Only changes to this tenant's resources.", metavar="TENANT")
     ] = None,
-    key: Annotated[str | None, typer.Option(help="Only what was done with this key, by its id.", metavar="KEY")] = None,
-    limit: Annotated[
-        int, typer.Option(help="So many at most, the newest first.", metavar="N", min=1, max=1_000_000)
-    ] = 100,
+    key: Annotated[str | None, typer.Option(help="Only changes made with this key (its id).", metavar="KEY")] = None,
+    limit: Annotated[int, typer.Option(help="Maximum number of entries.", metavar="N", min=1, max=1_000_000)] = 100,
     after: Annotated[
-        int | None, typer.Option(help="Only older ones than this number.", metavar="NUMBER", min=0, max=2**63 - 1)
+        int | None, typer.Option(help="Only entries older than this number.", metavar="NUMBER", min=0, max=2**63 - 1)
     ] = None,
     home: HomeOption = None,
     database_url: DatabaseOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the audit log: every change that somebody asked for, by HTTP or on the command line, the newest first."""
+    """Show the audit log: every change made over HTTP or on the command line, newest first."""
     with opened(home, database_url) as store:
         found, more = store.audit(tenant=tenant, key=key, after=after, limit=limit)
     if as_json:

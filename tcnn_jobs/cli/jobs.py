@@ -24,7 +24,7 @@ EXAMPLES = (
 
 app = typer.Typer(
     name="jobs", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    help="Jobs of a server: `tcnn serve`.",
+    help="Submit, watch and manage jobs on a server (`tcnn serve`).",
 )  # fmt: skip
 app.add_typer(submit.app, name="submit")
 
@@ -32,31 +32,31 @@ app.add_typer(submit.app, name="submit")
 @app.command("list")
 def list_jobs(
     status: Annotated[
-        str | None, typer.Option(help="Only queued, running, succeeded, failed or cancelled ones.", metavar="STATUS")
+        str | None, typer.Option(help="queued, running, succeeded, failed or cancelled.", metavar="STATUS")
     ] = None,
-    kind: Annotated[str | None, typer.Option(help="Only transform, finetune or evaluate.", metavar="KIND")] = None,
+    kind: Annotated[str | None, typer.Option(help="transform, finetune or evaluate.", metavar="KIND")] = None,
     search: Annotated[
         str | None,
-        typer.Option(help="Only those with these words in their name, tags, note or request.", metavar="WORDS"),
+        typer.Option(help="Only jobs with these words in their name, tags, note, id or request.", metavar="WORDS"),
     ] = None,
     tag: Annotated[
-        list[str] | None, typer.Option(help="Only those with this tag; several: with all of them.", metavar="TAG")
+        list[str] | None, typer.Option(help="Only jobs with this tag; repeatable: with all tags.", metavar="TAG")
     ] = None,
     sort: Annotated[
         str | None,
         typer.Option(
             help="created, started, finished, duration, name, settings.NAME or metrics.NAME, such as metrics.accuracy; "
-            "with - before it the greatest first. Default: -created.",
+            "prefix with - for descending order. Default: -created.",
             metavar="ORDER",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(help="So many at most.", metavar="N", min=1, max=100)] = 20,
-    after: Annotated[str | None, typer.Option(help="Only those that come after this job.", metavar="JOB")] = None,
+    limit: Annotated[int, typer.Option(help="Maximum number of jobs.", metavar="N", min=1, max=100)] = 20,
+    after: Annotated[str | None, typer.Option(help="Only jobs after this one.", metavar="JOB")] = None,
     server: Server = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """List jobs, the newest first unless --sort says otherwise."""
+    """List jobs, newest first unless --sort says otherwise."""
     with connect(server, key) as client:
         found = client.jobs(
             limit=limit, after=after, status=status, kind=kind, search=search, tags=tag or (), sort=sort
@@ -88,7 +88,7 @@ def list_jobs(
 
 @app.command()
 def show(job: JobId, server: Server = None, key: Key = None, as_json: AsJson = False) -> None:
-    """Show one job: where it stands, its result or its error."""
+    """Show a job: its status, and its result or error."""
     with connect(server, key) as client:
         found = client.job(job)
     if as_json:
@@ -108,7 +108,7 @@ def show(job: JobId, server: Server = None, key: Key = None, as_json: AsJson = F
 
 @app.command()
 def watch(job: JobId, server: Server = None, key: Key = None, as_json: AsJson = False) -> None:
-    """Watch a job until it has ended; the exit code says how. Ctrl-C leaves the job alone."""
+    """Follow a job until it ends; the exit code reflects the outcome. Ctrl-C does not stop the job."""
     from tcnn_jobs.cli.watch import follow
 
     with connect(server, key) as client:
@@ -119,13 +119,13 @@ def watch(job: JobId, server: Server = None, key: Key = None, as_json: AsJson = 
 @app.command()
 def log(
     job: JobId,
-    attempt: Annotated[int | None, typer.Option(help="Which attempt's, from 1; default the last.", min=1)] = None,
-    tail: Annotated[int | None, typer.Option(help="Only its last bytes.", metavar="BYTES", min=1)] = None,
+    attempt: Annotated[int | None, typer.Option(help="Attempt number, from 1; default: the last.", min=1)] = None,
+    tail: Annotated[int | None, typer.Option(help="Only the last BYTES bytes.", metavar="BYTES", min=1)] = None,
     server: Server = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a job's process has written so far."""
+    """Print the output of a job's process so far."""
     with connect(server, key) as client:
         found = client.log(job, attempt=attempt, tail=tail)
     if as_json:
@@ -137,17 +137,17 @@ def log(
 @app.command()
 def label(
     job: JobId,
-    name: Annotated[str | None, typer.Option(help="What the job is called; '' for nothing.", metavar="NAME")] = None,
+    name: Annotated[str | None, typer.Option(help="The job's name; '' removes it.", metavar="NAME")] = None,
     tag: Annotated[
         list[str] | None,
-        typer.Option(help="A tag, instead of those it has; several times for several; '' for none.", metavar="TAG"),
+        typer.Option(help="Replace the job's tags with this one; repeatable; '' removes all.", metavar="TAG"),
     ] = None,
-    note: Annotated[str | None, typer.Option(help="What is worth remembering; '' for nothing.", metavar="NOTE")] = None,
+    note: Annotated[str | None, typer.Option(help="Free text; '' removes it.", metavar="NOTE")] = None,
     server: Server = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Call a job something else. What is left out stays."""
+    """Set a job's name, tags or note. What is not given is left unchanged."""
     said = {"name": name, "tags": None if tag is None else [one for one in tag if one], "note": note}
     given = {word: value for word, value in said.items() if value is not None}
     if not given:
@@ -162,21 +162,21 @@ def label(
 
 @app.command()
 def cancel(job: JobId, server: Server = None, key: Key = None, as_json: AsJson = False) -> None:
-    """Cancel a job. What it has trained is kept: it can be resumed."""
+    """Cancel a job. Training progress is kept, so the job can be resumed."""
     with connect(server, key) as client:
         _print_status(client.cancel(job), as_json)
 
 
 @app.command()
 def resume(job: JobId, server: Server = None, key: Key = None, as_json: AsJson = False) -> None:
-    """Queue a failed or cancelled job again; it goes on from its last checkpoint."""
+    """Queue a failed or cancelled job again; it continues from its last checkpoint."""
     with connect(server, key) as client:
         _print_status(client.resume(job), as_json)
 
 
 @app.command()
 def delete(job: JobId, server: Server = None, key: Key = None, as_json: AsJson = False) -> None:
-    """Delete a job that has ended, with its files."""
+    """Delete a finished job and its files."""
     with connect(server, key) as client:
         client.delete(job)
     if as_json:
@@ -190,17 +190,17 @@ def download(
     job: JobId,
     out: Annotated[Path, typer.Argument(help="The file to write.", metavar="OUT")],
     name: Annotated[
-        str | None, typer.Option("--file", help="Another of the job's files; default its checkpoint.", metavar="NAME")
+        str | None, typer.Option("--file", help="File to download; default: the checkpoint.", metavar="NAME")
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="All files, the log and the job itself, as one zip.")
+        bool, typer.Option("--all", help="Download all files, the log and the job's JSON as one zip.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing OUT.")] = False,
     server: Server = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Download a job's checkpoint, checked by its SHA-256; OUT gets its name only when it is whole."""
+    """Download a job's checkpoint, verified by its SHA-256; OUT appears only once it is complete."""
     from tcnn.cli.output import console
     from tcnn.files import check_output
 
@@ -222,16 +222,14 @@ def download(
 @app.command()
 def share(
     job: JobId,
-    days: Annotated[
-        float | None, typer.Option(help="After which the link ends by itself; default 7.", metavar="N")
-    ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="List the links that there are.")] = False,
-    revoke: Annotated[str | None, typer.Option(help="End this link.", metavar="SHARE")] = None,
+    days: Annotated[float | None, typer.Option(help="Days until the link expires; default 7.", metavar="N")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List the job's valid links.")] = False,
+    revoke: Annotated[str | None, typer.Option(help="Revoke this link.", metavar="SHARE")] = None,
     server: Server = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a link by which anybody sees a job, and nothing else; it ends by itself, or when it is revoked."""
+    """Create a link that shows this one job, read-only, to anyone; it expires, or can be revoked."""
     if listed and revoke is not None:
         raise RequestError("--list: --revoke ends a link; give one of the two")
     if days is not None and (listed or revoke is not None):
@@ -259,13 +257,15 @@ def share(
 def upload(
     path: Annotated[
         Path,
-        typer.Argument(help="Class folders, an archive of them, a checkpoint, or a CNN's weights.", metavar="PATH"),
+        typer.Argument(
+            help="A folder of class folders, an archive of them, a checkpoint, or a CNN's weights.", metavar="PATH"
+        ),
     ],
     server: Server = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Upload a data set, a checkpoint or a CNN's weights; prints the id that jobs can name it by."""
+    """Upload a data set, a checkpoint or a CNN's weights; prints the id to use in jobs."""
     from tcnn_jobs.cli.named import FileKind, in_run, kind_of
 
     path = in_run(path)

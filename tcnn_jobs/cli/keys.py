@@ -20,24 +20,24 @@ EXAMPLES = (
 
 app = typer.Typer(
     name="keys", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    help="API keys of the service, in its database.",
+    help="Manage the service's API keys, in its database.",
 )  # fmt: skip
 DAY = 86400.0
 
 
 @app.command()
 def create(
-    tenant: Annotated[str, typer.Argument(help="Whose key it is.", metavar="TENANT")],
-    name: Annotated[str, typer.Option(help="What the key is for, in your words.", metavar="TEXT")] = "",
+    tenant: Annotated[str, typer.Argument(help="The tenant that owns the key.", metavar="TENANT")],
+    name: Annotated[str, typer.Option(help="What the key is for.", metavar="TEXT")] = "",
     scopes: Annotated[
-        str, typer.Option(help="What it may be used for: read, submit, admin, with commas between.", metavar="SCOPES")
+        str, typer.Option(help="Comma-separated scopes: read, submit, admin.", metavar="SCOPES")
     ] = "read,submit",
-    days: Annotated[float | None, typer.Option(help="It expires after so many days; default never.")] = None,
+    days: Annotated[float | None, typer.Option(help="Days until the key expires; default: never.")] = None,
     home: HomeOption = None,
     database_url: DatabaseOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key. Its secret is printed once, alone on stdout, and can be read nowhere later."""
+    """Create a key. Its secret is printed once, alone on stdout, and cannot be retrieved later."""
     from pydantic import ValidationError
 
     from tcnn_jobs.model.accounts import NewKey
@@ -63,13 +63,13 @@ def create(
 
 @app.command("list")
 def list_keys(
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.", metavar="TENANT")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Expired and revoked ones, too.")] = False,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's keys.", metavar="TENANT")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Include expired and revoked keys.")] = False,
     home: HomeOption = None,
     database_url: DatabaseOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the keys, the oldest first; never a secret."""
+    """List the keys, oldest first, without their secrets."""
     with opened(home, database_url) as store:
         found = [key for key in store.api_keys(tenant) if key.valid or everything]
     if as_json:
@@ -86,12 +86,12 @@ def list_keys(
 
 @app.command()
 def revoke(
-    key: Annotated[str, typer.Argument(help="A key's id, key_….", metavar="KEY")],
+    key: Annotated[str, typer.Argument(help="The key's id, key_….", metavar="KEY")],
     home: HomeOption = None,
     database_url: DatabaseOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Revoke a key: running servers refuse it within seconds. What was submitted with it goes on."""
+    """Revoke a key: running servers reject it within seconds. Jobs submitted with it continue."""
     with opened(home, database_url) as store:
         found = store.revoke_key(key)
     if as_json:

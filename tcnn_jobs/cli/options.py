@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 DEFAULT = "http://127.0.0.1:8000"
 
 Server = Annotated[
-    str | None, typer.Option("--server", help=f"The server; default TCNN_SERVER or {DEFAULT}.", metavar="URL")
+    str | None, typer.Option("--server", help=f"URL of the server; default: TCNN_SERVER or {DEFAULT}.", metavar="URL")
 ]
-Key = Annotated[str | None, typer.Option("--key", help="API key; default TCNN_API_KEY.", metavar="KEY")]
-JobId = Annotated[str, typer.Argument(help="A job's id.", metavar="JOB")]
+Key = Annotated[str | None, typer.Option("--key", help="API key; default: TCNN_API_KEY.", metavar="KEY")]
+JobId = Annotated[str, typer.Argument(help="The job's id.", metavar="JOB")]
 
 
 @contextmanager
@@ -49,10 +49,10 @@ def print_json(value: Any) -> None:
 
 
 HomeOption = Annotated[
-    Path | None, typer.Option("--home", help="The service's TCNN_HOME; default ~/.tcnn.", metavar="DIR")
+    Path | None, typer.Option("--home", help="The service's TCNN_HOME; default: ~/.tcnn.", metavar="DIR")
 ]
 DatabaseOption = Annotated[
-    str | None, typer.Option("--database-url", help="The queue: postgresql://…; default a SQLite file in --home.",
+    str | None, typer.Option("--database-url", help="The queue: postgresql://…; default: a SQLite file in --home.",
                              metavar="URL")
 ]  # fmt: skip
 

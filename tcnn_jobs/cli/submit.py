@@ -18,64 +18,67 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Queue a job.")
 
 Data = Annotated[
-    str, typer.Option(help="Images: a local folder or archive (uploaded first), a data set's id, or a name that "
-                      "the server allows.", metavar="DATASET"),
+    str, typer.Option(help="Images: a local folder or archive (uploaded first), the id of a data set, or a name "
+                      "that the server allows.", metavar="DATASET"),
 ]  # fmt: skip
 MaybeData = Annotated[
     str | None,
-    typer.Option("--data", help="Also fine-tune, on these images: as for `submit finetune`.", metavar="DATASET"),
+    typer.Option("--data", help="Also fine-tune on these images, as `submit finetune` does.", metavar="DATASET"),
 ]
-Val = Annotated[str | None, typer.Option(help="Validation images, likewise.", metavar="DATASET")]
-Preset = Annotated[str, typer.Option(help="Settings to begin with: paper, quick, cifar.", metavar="NAME")]
+Val = Annotated[str | None, typer.Option(help="Validation images, given in the same ways.", metavar="DATASET")]
+Preset = Annotated[str, typer.Option(help="Settings to start from: paper, quick, cifar.", metavar="NAME")]
 MaybePreset = Annotated[
     str | None,
-    typer.Option("--preset", help="Settings to begin with: paper, quick, cifar; default paper.", metavar="NAME"),
+    typer.Option("--preset", help="Settings to start from: paper, quick, cifar; default paper.", metavar="NAME"),
 ]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", help="Any setting, as often as needed.", metavar="KEY=VALUE")
-]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="Any setting; repeatable.", metavar="KEY=VALUE")]
 Processes = Annotated[
     int | None,
-    typer.Option("--nproc", help="Processes that share the training, a GPU each; default 1.", metavar="N", min=1),
+    typer.Option("--nproc", help="Training processes, one per GPU; default 1.", metavar="N", min=1),
 ]
 OldProcesses = Annotated[int | None, typer.Option("--num-workers", hidden=True, min=1)]
 Baseline = Annotated[
-    bool, typer.Option("--baseline", help="Then train the CNN in the same way, too, and compare the two.")
+    bool, typer.Option("--baseline", help="Afterwards train the CNN in the same way, and compare the two.")
 ]
 Weights = Annotated[
     str | None,
     typer.Option(
-        help="The CNN's own weights: a local file (uploaded first), or the id of uploaded ones.", metavar="FILE"
+        help="Your weights for the CNN: a local file (uploaded first), or the id of an upload.", metavar="FILE"
     ),
 ]
-Priority = Annotated[int, typer.Option(help="Higher ones run first, −100 to 100.", metavar="N")]
-Attempts = Annotated[int, typer.Option(help="Tries before the job counts as failed.", metavar="N")]
+Priority = Annotated[int, typer.Option(help="−100 to 100; higher priorities run first.", metavar="N")]
+Attempts = Annotated[int, typer.Option(help="Attempts before the job fails.", metavar="N")]
 Runtime = Annotated[
-    float | None, typer.Option("--max-runtime", help="Then it is stopped and fails.", metavar="SECONDS")
+    float | None,
+    typer.Option("--max-runtime", help="Time limit over all attempts; the job then fails.", metavar="SECONDS"),
 ]
 Stall = Annotated[
-    float | None, typer.Option("--stall-minutes", help="Killed after so many without progress.", metavar="N")
+    float | None, typer.Option("--stall-minutes", help="Kill an attempt after N minutes without progress.", metavar="N")
 ]
 DependsOn = Annotated[
-    list[str] | None, typer.Option("--depends-on", help="Starts when this has succeeded, too.", metavar="JOB")
+    list[str] | None,
+    typer.Option("--depends-on", help="Start only after this job succeeds; repeatable.", metavar="JOB"),
 ]
-Webhook = Annotated[str | None, typer.Option(help="Called when the job has ended.", metavar="URL")]
-Called = Annotated[str | None, typer.Option("--name", help="What the job is called.", metavar="NAME")]
+Webhook = Annotated[str | None, typer.Option(help="URL to call when the job ends.", metavar="URL")]
+Called = Annotated[str | None, typer.Option("--name", help="Name of the job.", metavar="NAME")]
 Tags = Annotated[
-    list[str] | None, typer.Option("--tag", help="A tag by which it is found, as often as needed.", metavar="TAG")
+    list[str] | None, typer.Option("--tag", help="Tag of the job, to find it by; repeatable.", metavar="TAG")
 ]
 Fields = Annotated[
     list[str] | None,
-    typer.Option("--field", help="Any other field of the request, as often as needed.", metavar="KEY=VALUE"),
+    typer.Option("--field", help="Any other field of the request; repeatable.", metavar="KEY=VALUE"),
 ]
 Once = Annotated[
-    str | None, typer.Option("--idempotency-key", help="The same key and request make one job only.", metavar="KEY")
+    str | None,
+    typer.Option(
+        "--idempotency-key", help="Repeating a request with the same key creates no second job.", metavar="KEY"
+    ),
 ]
-Watch = Annotated[bool, typer.Option("--watch", help="Then watch it, as `tcnn jobs watch` does.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Follow the job, as `tcnn jobs watch` does.")]
 Source = Annotated[
     str,
     typer.Argument(
-        help="A job's or checkpoint's id, a local .safetensors file or run's directory, or a timm name.",
+        help="The id of a job or checkpoint, a local .safetensors file or run directory, or a timm name.",
         metavar="SOURCE",
     ),
 ]
@@ -85,14 +88,14 @@ Source = Annotated[
 def transform(
     model: Annotated[str, typer.Argument(help="A timm name.", metavar="MODEL")],
     stride: Annotated[str, typer.Option(help="keep, remove or dilate.", metavar="keep|remove|dilate")] = "keep",
-    stage: Annotated[int | None, typer.Option(help="Which stage; −1 is the last.", metavar="N")] = None,
+    stage: Annotated[int | None, typer.Option(help="Index of the stage; −1 is the last.", metavar="N")] = None,
     target: Annotated[
-        str | None, typer.Option(help="Convolutions by name, in place of --stage.", metavar="REGEX")
+        str | None, typer.Option(help="Convert convolutions by name instead of by --stage.", metavar="REGEX")
     ] = None,
     temperature: Annotated[float | None, typer.Option(help="τ > 0; 1/46 is the CNN.", metavar="T")] = None,
     head_dim: Annotated[int | None, typer.Option(help="Width of a head's queries and keys.", metavar="N")] = None,
     content_heads: Annotated[
-        int | None, typer.Option(help="Heads beside the taps, by content alone.", metavar="N")
+        int | None, typer.Option(help="Extra heads that attend by content alone.", metavar="N")
     ] = None,
     query_key: Annotated[str | None, typer.Option(help="normal or mimetic.", metavar="normal|mimetic")] = None,
     position: Annotated[
@@ -104,7 +107,7 @@ def transform(
     ] = None,
     content: Annotated[
         str | None,
-        typer.Option(help="global, window:W or pooled:R; ,unpadded behind it leaves the padding out.", metavar="SCOPE"),
+        typer.Option(help="global, window:W or pooled:R; append ,unpadded to leave the padding out.", metavar="SCOPE"),
     ] = None,
     num_classes: Annotated[int | None, typer.Option(help="Width of the classifier.", metavar="N")] = None,
     pretrained: Pretrained = True,
@@ -184,7 +187,7 @@ def finetune(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fine-tune a job's result, a checkpoint, or a timm model that is converted on the way."""
+    """Fine-tune a job's result, a checkpoint, or a timm model, which is converted first."""
     shared = processes(nproc, num_workers)
     with connect(server, key) as client:
         body = {
@@ -202,7 +205,7 @@ def evaluate(
     source: Source,
     data: Data,
     against: Annotated[
-        list[str] | None, typer.Option(help="Another SOURCE beside it, as often as needed.", metavar="SOURCE")
+        list[str] | None, typer.Option(help="Another SOURCE to compare with; repeatable.", metavar="SOURCE")
     ] = None,
     weights: Weights = None,
     assignments: Settings = None,
@@ -221,7 +224,7 @@ def evaluate(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a model, or several side by side."""
+    """Evaluate a model, or compare several."""
     with connect(server, key) as client:
         body = {
             **model_of(client, source, idempotency_key),

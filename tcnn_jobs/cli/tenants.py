@@ -20,27 +20,27 @@ EXAMPLES = (
 
 app = typer.Typer(
     name="tenants", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    help="Tenants of the service: their quotas, and what they use.",
+    help="Manage the service's tenants: quotas and usage.",
 )  # fmt: skip
 GB = 1e9
 
 
 def _quota(what: str) -> Any:
-    return typer.Option(help=f"{what}; none for any amount.", metavar="N|none")
+    return typer.Option(help=f"{what}; none: unlimited.", metavar="N|none")
 
 
 @app.command("set")
 def set_quotas(
-    tenant: Annotated[str, typer.Argument(help="The tenant's name, as in its keys.", metavar="TENANT")],
-    queued: Annotated[str | None, _quota("Jobs that may wait")] = None,
-    running: Annotated[str | None, _quota("Jobs that may run at once")] = None,
-    gpu_hours: Annotated[str | None, _quota("Hours of GPUs within 30 days")] = None,
-    stored_gb: Annotated[str | None, _quota("GB of uploads and results, 10⁹ bytes each")] = None,
+    tenant: Annotated[str, typer.Argument(help="Name of the tenant, as in its keys.", metavar="TENANT")],
+    queued: Annotated[str | None, _quota("Maximum number of queued jobs")] = None,
+    running: Annotated[str | None, _quota("Maximum number of running jobs")] = None,
+    gpu_hours: Annotated[str | None, _quota("GPU hours within 30 days")] = None,
+    stored_gb: Annotated[str | None, _quota("Storage for uploads and results in GB (10⁹ bytes)")] = None,
     webhook_secret: Annotated[
         str | None,
         typer.Option(
-            help="What signs its webhooks: new makes a secret and prints it, - reads one from stdin, none is the "
-            "service's own.",
+            help="Secret that signs the tenant's webhooks: new creates and prints one, - reads it from stdin, none "
+            "falls back to the service's.",
             metavar="new|-|none",
         ),
     ] = None,
@@ -48,7 +48,7 @@ def set_quotas(
     database_url: DatabaseOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set quotas and the webhook secret of a tenant, those that are named; they count without a restart."""
+    """Set the given quotas or webhook secret of a tenant; takes effect without a restart."""
     from tcnn_jobs.model.accounts import is_tenant
 
     if not is_tenant(tenant):
@@ -70,12 +70,12 @@ def set_quotas(
 
 @app.command("list")
 def list_tenants(
-    tenant: Annotated[str | None, typer.Option(help="Only this one.", metavar="TENANT")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant.", metavar="TENANT")] = None,
     home: HomeOption = None,
     database_url: DatabaseOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """List tenants: what each has, of what it may have."""
+    """List tenants with their usage and quotas."""
     with opened(home, database_url) as store:
         found = store.tenants(tenant)
     _print(found, as_json)

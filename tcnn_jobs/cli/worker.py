@@ -15,18 +15,19 @@ EXAMPLES = (
 
 def command(
     home: Annotated[
-        Path | None, typer.Option(help="Where jobs and uploads live; default TCNN_HOME or ~/.tcnn.", metavar="DIR")
+        Path | None, typer.Option(help="Directory for jobs and uploads; default: TCNN_HOME or ~/.tcnn.", metavar="DIR")
     ] = None,
     database_url: Annotated[
-        str | None, typer.Option(help="The queue: postgresql://…; default a SQLite file in --home.", metavar="URL")
+        str | None, typer.Option(help="The queue: postgresql://…; default: a SQLite file in --home.", metavar="URL")
     ] = None,
     slots: Annotated[
-        int | None, typer.Option(help="Jobs at once; default one a GPU, one without a GPU.", metavar="N", min=1)
+        int | None,
+        typer.Option(help="Concurrent jobs; default: one per GPU, or one without a GPU.", metavar="N", min=1),
     ] = None,
-    burst: Annotated[bool, typer.Option("--burst", help="Leave when nothing is left to do.")] = False,
+    burst: Annotated[bool, typer.Option("--burst", help="Exit when the queue is empty.")] = False,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Run jobs from the queue, on as many hosts as share it. SIGTERM hands the jobs back and leaves."""
+    """Run jobs from the queue, which several hosts can share. SIGTERM returns the jobs to the queue and exits."""
     import signal
 
     from tcnn.processes import die_with_parent

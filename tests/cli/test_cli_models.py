@@ -72,7 +72,7 @@ def test_help_names_every_command_and_exit_code(tcnn: Run, option: str) -> None:
     assert (done.code, done.err) == (0, "")
     assert all(command in done.out for command in ("convert", "verify", "models", "demo"))
     words = " ".join(done.out.split())
-    assert all(text in words for text in ("0 done", "2 wrong request", "3 verification failed", "4 the environment"))
+    assert all(text in words for text in ("0 success", "2 invalid", "3 verification failed", "4 environment"))
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,19 @@ from typing import Annotated, Any
 
 import typer
 
-T_CNN = "A checkpoint, a run's directory, a timm name with t_ before it, hf-hub:ORG/NAME, or a file of timm's train.py."
+T_CNN = (
+    "A checkpoint, a run's directory, a timm name prefixed with t_, hf-hub:ORG/NAME, or a checkpoint of timm's "
+    "train.py."
+)
 """What a command takes for a T-CNN."""
 ANY_MODEL = (
-    "A checkpoint, a run's directory, a timm name, local-dir:PATH, hf-hub:ORG/NAME, or a file of timm's train.py."
+    "A checkpoint, a run's directory, a timm name, local-dir:PATH, hf-hub:ORG/NAME, or a checkpoint of timm's train.py."
 )
 """What a command takes for any model."""
 PRESETS = (
-    "Settings to begin with. paper: 50 epochs, batches of 1024, lr 1e-4, DeiT's augmentation, τ rises to 1; quick: 5 "
-    "epochs, batches of 64, lr 5e-4, plain crops, τ stays and 4 content heads learn; cifar: likewise, 20 epochs, "
-    "batches of 128, lr 2e-3, averaged weights, 32 pixels."
+    "Settings to start from. paper: 50 epochs, batches of 1024, lr 1e-4, DeiT's augmentation, τ rises to 1; quick: 5 "
+    "epochs, batches of 64, lr 5e-4, plain crops, τ is fixed and 4 content heads are trained; cifar: like quick, but "
+    "20 epochs, batches of 128, lr 2e-3, averaged weights, 32 pixels."
 )
 
 
@@ -40,7 +43,7 @@ Network = Annotated[
     str | None,
     typer.Option(
         "--module",
-        help="For files of networks that timm does not know: the function or class that builds theirs.",
+        help="For files and runs of a network that timm does not know: the function or class that builds it.",
         metavar="PACKAGE.MODULE:NAME",
         callback=_network,
     ),
@@ -52,17 +55,18 @@ Tolerance = Annotated[
     float | None, typer.Option(help="Largest relative error allowed in float32 (default 1e-5).", metavar="E")
 ]
 Evaluations = Annotated[
-    list[Path] | None, typer.Option(help="What `tcnn evaluate --json` printed; may be repeated.", metavar="FILE")
+    list[Path] | None, typer.Option(help="Output of `tcnn evaluate --json`; repeatable.", metavar="FILE")
 ]
 CropPct = Annotated[
-    float | None, typer.Option(help="The crop's share of the resized image; default the model's own.", metavar="F")
+    float | None,
+    typer.Option(help="Fraction of the resized image that the crop keeps; default: the model's own.", metavar="F"),
 ]
 Amp = Annotated[str, typer.Option(help="float32, bfloat16 or float16.", metavar="DTYPE")]
 DeviceName = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", metavar="D")]
 
 # A training's settings, each None where its configuration decides.
 Validation = Annotated[
-    str | None, typer.Option(help="Validation images; default the validation split of --data.", metavar="DATASET")
+    str | None, typer.Option(help="Validation images; default: the validation split of --data.", metavar="DATASET")
 ]
 Preset = Annotated[str, typer.Option(help=PRESETS, metavar="NAME")]
 ConfigFile = Annotated[Path | None, typer.Option(help="Settings from a YAML or JSON file.", metavar="FILE")]
@@ -70,16 +74,20 @@ Epochs = Annotated[int | None, typer.Option(help="Passes over the training set."
 BatchSize = Annotated[int | None, typer.Option(help="Images per optimizer step.", metavar="N")]
 LearningRate = Annotated[float | None, typer.Option(help="Learning rate after the warm-up.", metavar="R")]
 Pixels = Annotated[str | None, typer.Option(help="Pixels: 224 or 224x160 (height × width).", metavar="S")]
-ConvertAt = Annotated[int | None, typer.Option(help="Train the CNN, convert at this epoch, go on.", metavar="EPOCH")]
+ConvertAt = Annotated[
+    int | None, typer.Option(help="Train the CNN, convert it at this epoch, continue.", metavar="EPOCH")
+]
 Anneal = Annotated[
     str | None,
-    typer.Option(help="warmup: τ rises over the warm-up; none: it is 1 at once; hold: it stays.", metavar="HOW"),
+    typer.Option(help="warmup: τ rises during the warm-up; none: τ starts at 1; hold: τ stays fixed.", metavar="HOW"),
 ]
 Fraction = Annotated[
-    float | None, typer.Option(help="Class-balanced share of the training set; epochs × 1/F.", metavar="F")
+    float | None, typer.Option(help="Class-balanced fraction of the training set; epochs × 1/F.", metavar="F")
 ]
-Teacher = Annotated[str | None, typer.Option(help="Distil from `source` or another timm model.", metavar="MODEL")]
-Seed = Annotated[int | None, typer.Option(help="Seed of everything random.", metavar="N")]
+Teacher = Annotated[
+    str | None, typer.Option(help="Distil from `source`, the CNN itself, or from another model.", metavar="MODEL")
+]
+Seed = Annotated[int | None, typer.Option(help="Random seed.", metavar="N")]
 Workers = Annotated[int | None, typer.Option(help="Processes that load images.", metavar="N")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps.", metavar="D")]
 RefusedModelKwargs = Annotated[list[str] | None, typer.Option("--model-kwargs", hidden=True)]

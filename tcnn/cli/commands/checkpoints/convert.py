@@ -19,8 +19,8 @@ def command(
     model: Annotated[
         str,
         typer.Argument(
-            help="A timm name, local-dir:PATH, hf-hub:ORG/NAME, a file of timm's train.py, or the run of a CNN "
-            "that was trained as it is.",
+            help="A timm name, local-dir:PATH, hf-hub:ORG/NAME, a checkpoint of timm's train.py, or the run of a CNN "
+            "trained with --no-convert.",
             metavar="MODEL",
         ),
     ],
@@ -37,30 +37,31 @@ def command(
     stride: Annotated[
         str,
         typer.Option(
-            help="keep: equivalent to the CNN; remove: the last stage at stride 1, as in the paper; dilate: the same, "
-            "with later kernels spread, so that the pixels of the old map stay what they were.",
+            help="keep: equivalent to the CNN; remove: run the last stage at stride 1, as in the paper; dilate: the "
+            "same, with later kernels dilated, so that the pixels of the original map keep their values.",
             metavar="keep/remove/dilate",
         ),
     ] = "keep",
-    stage: Annotated[int, typer.Option(help="Which stage, counted like timm's out_indices; -1 is the last.")] = -1,
+    stage: Annotated[int, typer.Option(help="Index of the stage, as in timm's out_indices; -1 is the last.")] = -1,
     target: Annotated[
-        str | None, typer.Option(help="Convert the convolutions whose whole dotted name matches.", metavar="REGEX")
+        str | None, typer.Option(help="Convert the convolutions whose full dotted name matches.", metavar="REGEX")
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option(help="τ: 1/46 (the default) is the CNN, 1 the paper's start.", metavar="T")
+        float | None,
+        typer.Option(help="Temperature τ: 1/46 (default) is the CNN, 1 is where the paper starts.", metavar="T"),
     ] = None,
     head_dim: Annotated[int | None, typer.Option(help="Width of a head's queries and keys.")] = None,
     content_heads: Annotated[
-        int, typer.Option(help="Heads beside the taps that look by content alone; they add nothing at first.", min=0)
+        int, typer.Option(help="Extra heads that attend by content alone; they contribute nothing at first.", min=0)
     ] = 0,
     query_key: Annotated[
-        str, typer.Option(help="How query and key weights are drawn: normal or mimetic.", metavar="normal/mimetic")
+        str, typer.Option(help="Initialisation of query and key weights: normal or mimetic.", metavar="normal/mimetic")
     ] = "normal",
     position: Annotated[
         str,
         typer.Option(
             help="How heads attend by position: isotropic, around a centre; quadratic, by a Gaussian of any shape; "
-            "relative, by learned embeddings of shifts; relative-content, which look at the query as well.",
+            "relative, by learned embeddings of shifts; relative-content, by these and the query's content.",
             metavar="KIND",
         ),
     ] = "isotropic",
@@ -72,21 +73,21 @@ def command(
         str,
         typer.Option(
             help="What content attention sees: global, window:W (W×W pixels) or pooled:R (means on an R×R grid); "
-            ",unpadded behind it leaves the padding out.",
+            "append ,unpadded to leave the padding out.",
             metavar="SCOPE",
         ),
     ] = "global",
     tolerance: Tolerance = None,
     num_classes: Annotated[int | None, typer.Option(help="Width of the classifier.", min=0)] = None,
     seed: Annotated[int, typer.Option(help="Seed of query and key weights, and of random source weights.", min=0)] = 0,
-    device: Annotated[str, typer.Option(help="Where the models are compared: cpu, cuda, cuda:1, mps.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device to compare the models on: cpu, cuda, cuda:1, mps.")] = "cpu",
     force: Force = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be converted; needs no weights.")
+        bool, typer.Option("--dry-run", help="Only show what would be converted; needs no weights.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Replace the k×k convolutions of the last stage by attention that computes the same function, and prove it."""
+    """Replace the k×k convolutions of the last stage with attention that computes the same function, and verify it."""
     from tcnn.checkpoints.files import is_stored
     from tcnn.config import ConversionConfig, VerificationConfig, build
     from tcnn.zoo import catalogue

@@ -13,31 +13,32 @@ from tcnn.processes import loading
 
 def command(
     checkpoint: TcnnCheckpoint,
-    output: Annotated[Path, typer.Argument(help="A .onnx or .pt2 file; with --explorer a folder.", metavar="OUT")],
+    output: Annotated[Path, typer.Argument(help="A .onnx or .pt2 file; with --explorer, a directory.", metavar="OUT")],
     explorer: Annotated[
-        bool, typer.Option("--explorer", help="A page for a browser: every head's attention, without a server of ours.")
+        bool,
+        typer.Option("--explorer", help="Write a web page that shows every head's attention; any file server will do."),
     ] = False,
     format: Annotated[
-        str | None, typer.Option(help="onnx or torch; default: by OUT's suffix.", metavar="FORMAT")
+        str | None, typer.Option(help="onnx or torch; default: from OUT's suffix.", metavar="FORMAT")
     ] = None,
     opset: Annotated[int, typer.Option(help="ONNX opset.", metavar="N")] = 18,
     size: Annotated[
-        str | None, typer.Option(help="Pixels of the example; default: the model's own.", metavar="HxW")
+        str | None, typer.Option(help="Size of the example in pixels; default: the model's own.", metavar="HxW")
     ] = None,
-    batch: Annotated[int, typer.Option(help="Images of the example.", metavar="N")] = 1,
+    batch: Annotated[int, typer.Option(help="Batch size of the example.", metavar="N")] = 1,
     dynamic: Annotated[
-        str, typer.Option(help="Axes that stay free, where the model allows it.", metavar="AXES")
+        str, typer.Option(help="Dynamic axes, where the model allows them.", metavar="AXES")
     ] = "batch,height,width",
     model_kwargs: ModelKwargs = None,
     module: Network = None,
-    fixed: Annotated[bool, typer.Option("--fixed", help="No free axis: the example's shape only.")] = False,
-    tolerance: Annotated[float, typer.Option(help="Largest relative error of the logits.", metavar="E")] = 1e-5,
+    fixed: Annotated[bool, typer.Option("--fixed", help="No dynamic axes: the example's shape only.")] = False,
+    tolerance: Annotated[float, typer.Option(help="Largest relative error allowed in the logits.", metavar="E")] = 1e-5,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a model as ONNX, as a torch.export program or as a page that runs it, checked against PyTorch.
+    """Export a model to ONNX, to a torch.export program, or to a web page that runs it; checked against PyTorch.
 
-    Exit code 3 if what was written computes something else.
+    Exit code 3 if the export does not match.
     """
     shape, arguments = None if size is None else sides(size), model_arguments(model_kwargs)
     if explorer:

@@ -19,34 +19,34 @@ def command(
     output: Annotated[Path, typer.Argument(help="A .safetensors file.", metavar="OUT")],
     max_error: Annotated[
         float | None,
-        typer.Option(help="Largest relative error of the logits; default: fold only what changes none.", metavar="E"),
+        typer.Option(help="Largest relative error allowed in the logits; default: only exact folding.", metavar="E"),
     ] = None,
     images: Annotated[
-        Path | None, typer.Option(help="Measure on the pictures of this directory, not on noise.", metavar="DIR")
+        Path | None, typer.Option(help="Measure on the images in this directory instead of on noise.", metavar="DIR")
     ] = None,
     prune: Annotated[
         bool,
-        typer.Option("--prune", help="Remove heads whose centres are too far away or the same, or that see no place."),
+        typer.Option(
+            "--prune", help="Remove heads whose centres are too far away or coincide, or whose attention is flat."
+        ),
     ] = False,
     far: Annotated[
         float | None,
-        typer.Option(
-            help="--prune: a centre further than this is too far; default: outside of the map.", metavar="PIXELS"
-        ),
+        typer.Option(help="With --prune: centres beyond this are too far; default: outside the map.", metavar="PIXELS"),
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="--prune: measure the accuracy before and after on these images.", metavar="DATASET"),
+        typer.Option(help="With --prune: measure the accuracy before and after on these images.", metavar="DATASET"),
     ] = None,
     size: Annotated[
-        int | None, typer.Option(help="--data: side of the images, pixels.", min=1, metavar="PIXELS")
+        int | None, typer.Option(help="With --data: side of the images in pixels.", min=1, metavar="PIXELS")
     ] = None,
     module: Network = None,
-    device: Annotated[str, typer.Option(help="Where the models are compared and timed.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device to compare and time the models on.")] = "cpu",
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put convolutional heads back into one convolution, and drop what does nothing; exit code 3 beyond --max-error."""
+    """Merge convolutional heads back into one convolution and drop unused ones; exit code 3 beyond --max-error."""
     from tcnn.files import check_file
 
     if max_error is not None and not 0 <= max_error < float("inf"):

@@ -21,7 +21,7 @@ def command(
     name: AnyCheckpoint,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a file, a run or a model is: source, conversion, parameters, τ, classes, verification, accuracy."""
+    """Describe a file, a run or a model: source, conversion, parameters, τ, classes, verification, accuracy."""
     from tcnn.analysis.reading.info import info
 
     found = info(name)

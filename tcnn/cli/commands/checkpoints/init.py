@@ -12,24 +12,22 @@ from tcnn.processes import loading
 
 
 def command(
-    model: Annotated[
-        str, typer.Argument(help="A network of timm: vit_*, deit_*, convit_*, convmixer_*.", metavar="MODEL")
-    ],
+    model: Annotated[str, typer.Argument(help="A timm name: vit_*, deit_*, convit_* or convmixer_*.", metavar="MODEL")],
     output: Annotated[
         Path, typer.Argument(help="A .safetensors file, or a directory for timm's hub layout.", metavar="OUT")
     ],
     init: Annotated[
         str | None,
         typer.Option(
-            help="impulse: every head (of a ConvMixer every filter) looks at one random offset; mimetic: at tokens "
-            "like its own; convolution, random: a ConViT's positions; default: timm's. "
-            "If not given, impulse or convolution.",
+            help="impulse: every head (ConvMixer: every filter) attends to one random offset; mimetic: to similar "
+            "tokens; convolution, random: positions of a ConViT; default: timm's initialisation. "
+            "If not given: convolution for a ConViT, else impulse.",
             metavar="KIND",
         ),
     ] = None,
     window: Annotated[
         int | None,
-        typer.Option(help="impulse: offsets lie in a window of so many patches, odd; default 3.", metavar="W"),
+        typer.Option(help="impulse: side of the window of offsets in patches, odd; default 3.", metavar="W"),
     ] = None,
     peak: Annotated[
         float | None,
@@ -38,8 +36,8 @@ def command(
     positions: Annotated[
         str | None,
         typer.Option(
-            help="What patches' positional embedding becomes: fourier features, or as timm made it; default fourier, "
-            "and keep with --init default.",
+            help="Positional embedding of the patches: fourier features, or keep timm's; default: fourier, or keep "
+            "with --init default.",
             metavar="fourier/keep",
         ),
     ] = None,
@@ -48,21 +46,22 @@ def command(
         typer.Option(help="convolution: locality strength α of every head; default 1.", metavar="A"),
     ] = None,
     heads: Annotated[
-        int | None, typer.Option(help="Number of heads; of a ConViT a square, which its width grows with.", min=1)
+        int | None,
+        typer.Option(help="Number of heads; for a ConViT a square number, and the width grows with it.", min=1),
     ] = None,
     size: Annotated[int | None, typer.Option(help="Side of the images in pixels.", min=1, metavar="PIXELS")] = None,
     patch_size: Annotated[
         int | None, typer.Option(help="Side of a patch in pixels, for small images.", min=1, metavar="PIXELS")
     ] = None,
     num_classes: Annotated[int | None, typer.Option(help="Width of the classifier.", min=0, metavar="N")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all that is random.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.", min=0)] = 0,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write an untrained network whose attention (or filters) begins as convolutions, random impulses, or mimetic.
+    """Write an untrained network whose attention (or filters) starts as convolutions, random impulses, or mimetic.
 
-    Train a directory with `tcnn finetune local-dir:OUT --no-convert`, a file with timm's train.py as its
-    --initial-checkpoint; timm.create_model takes either.
+    Train a directory with `tcnn finetune local-dir:OUT --no-convert`, or pass a file to timm's train.py as
+    --initial-checkpoint; timm.create_model loads either.
     """
     init = init or ("convolution" if model.startswith("convit") else "impulse")
     aims = given(window=window, peak=peak)

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 def command(
     query: Annotated[
-        list[str] | None, typer.Argument(help="Words (or * and ? patterns) in the name.", metavar="QUERY")
+        list[str] | None, typer.Argument(help="Words in the name, or * and ? patterns.", metavar="QUERY")
     ] = None,
-    all_models: Annotated[bool, typer.Option("--all", help="Also list what cannot be converted, and why.")] = False,
+    all_models: Annotated[
+        bool, typer.Option("--all", help="Also list models that cannot be converted, and why.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List timm's models that can be converted, with layers, parameters and FLOPs before and after."""

@@ -12,35 +12,38 @@ from tcnn.processes import loading
 
 def command(
     source: TcnnCheckpoint,
-    repository: Annotated[str, typer.Argument(help="The repository; made where there is none.", metavar="ORG/NAME")],
+    repository: Annotated[
+        str, typer.Argument(help="The repository; created if it does not exist.", metavar="ORG/NAME")
+    ],
     evaluation: Annotated[
         list[Path] | None,
-        typer.Option(help="What `tcnn evaluate --json` printed, for the card; may be repeated.", metavar="FILE"),
+        typer.Option(help="Output of `tcnn evaluate --json`, for the card; repeatable.", metavar="FILE"),
     ] = None,
     images: Annotated[
-        str | None, typer.Option(help="A picture, or a folder of them, for attention maps.", metavar="DIR")
+        str | None, typer.Option(help="An image, or a folder of images, for attention maps.", metavar="DIR")
     ] = None,
     pictures: Annotated[
-        bool, typer.Option("--pictures/--no-pictures", help="Draw where heads look, if matplotlib is there.")
+        bool, typer.Option("--pictures/--no-pictures", help="Plot where heads attend, if matplotlib is installed.")
     ] = True,
-    onnx: Annotated[bool, typer.Option("--onnx", help="Also publish model.onnx, which needs no tcnn.")] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also publish model.onnx, which runs without tcnn.")] = False,
     license: Annotated[
-        str | None, typer.Option(help="The Hub's name of one; default that of the source weights.", metavar="NAME")
+        str | None,
+        typer.Option(help="The Hub's name of the licence; default: that of the source weights.", metavar="NAME"),
     ] = None,
-    private: Annotated[bool, typer.Option("--private", help="Make the repository private, if it is made.")] = False,
-    revision: Annotated[str | None, typer.Option(help="An existing branch.", metavar="BRANCH")] = None,
+    private: Annotated[bool, typer.Option("--private", help="Make a newly created repository private.")] = False,
+    revision: Annotated[str | None, typer.Option(help="An existing branch to commit to.", metavar="BRANCH")] = None,
     pull_request: Annotated[
         bool, typer.Option("--pull-request", help="Open a pull request instead of committing.")
     ] = False,
-    message: Annotated[str | None, typer.Option(help="Of the commit.", metavar="TEXT")] = None,
+    message: Annotated[str | None, typer.Option(help="Commit message.", metavar="TEXT")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Prepare and show every file, and ask the Hub nothing.")
+        bool, typer.Option("--dry-run", help="Prepare and list every file without contacting the Hub.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Publish on the Hugging Face Hub: weights, timm's config, a model card with accuracy and pictures, in one commit.
 
-    The token is the one that `hf auth login` has kept, or HF_TOKEN.
+    Uses the token stored by `hf auth login`, or HF_TOKEN.
     """
     from huggingface_hub.utils.tqdm import disable_progress_bars
 

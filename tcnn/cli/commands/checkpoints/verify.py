@@ -16,33 +16,33 @@ def command(
     checkpoint: Annotated[
         str,
         typer.Argument(
-            help="A T-CNN: a checkpoint, a timm name with t_ before it, hf-hub:ORG/NAME, a file of timm's train.py; "
-            "with --against any model.",
+            help="A T-CNN: a checkpoint, a timm name prefixed with t_, hf-hub:ORG/NAME, or a checkpoint of timm's "
+            "train.py; with --against, any model.",
             metavar="CKPT",
         ),
     ],
     against: Annotated[
-        str | None, typer.Option(help="The source to compare with; default the one it was made from.", metavar="MODEL")
+        str | None, typer.Option(help="The source to compare with; default: the recorded one.", metavar="MODEL")
     ] = None,
     weights: Annotated[
         Path | None, typer.Option(help="Load the source's weights from this file.", metavar="FILE")
     ] = None,
     model_kwargs: ModelKwargs = None,
     images: Annotated[
-        Path | None, typer.Option(help="Compare on the pictures of this directory, not on noise.", metavar="DIR")
+        Path | None, typer.Option(help="Compare on the images in this directory instead of on noise.", metavar="DIR")
     ] = None,
     tolerance: Tolerance = None,
     explain: Annotated[
         Path | None,
-        typer.Option(help="Write a page that says which layer departs first, where, and why.", metavar="HTML"),
+        typer.Option(help="Write a page that shows which layer deviates first, where, and why.", metavar="HTML"),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the page of --explain.")] = False,
-    device: Annotated[str, typer.Option(help="Where the models are compared.")] = "cpu",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the page of --explain.")] = False,
+    device: Annotated[str, typer.Option(help="Device to compare the models on.")] = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Compare a checkpoint with its source, layer by layer and end to end; exit code 3 when they differ.
+    """Compare a checkpoint with its source, layer by layer and end to end; exit code 3 if they differ.
 
-    With --against two models of one architecture can be compared of which none was converted.
+    With --against, this also compares two models of the same architecture, neither of which is converted.
     """
     from tcnn.config import VerificationConfig, build
 

@@ -21,11 +21,11 @@ def command(
         typer.Option(help="Keep images, checkpoints and runs in this directory.", metavar="DIR"),
     ] = None,
     epochs: Annotated[int, typer.Option(help="Epochs of the source CNN.", min=1)] = 6,
-    finetune_epochs: Annotated[int, typer.Option(help="Epochs of fine-tuning, as CNN and as T-CNN.", min=1)] = 4,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.", min=0)] = 0,
+    finetune_epochs: Annotated[int, typer.Option(help="Fine-tuning epochs, for the CNN and for the T-CNN.", min=1)] = 4,
+    seed: Annotated[int, typer.Option(help="Random seed.", min=0)] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Train a small ResNet on digits in clutter, convert it, prove it equal, write, reload, fine-tune both, compare."""
+    """Train a small ResNet on digits in clutter, convert, verify, save and reload it, fine-tune both, and compare."""
     from tcnn.files import make_directory, scratch_directory
 
     with loading():

@@ -22,12 +22,12 @@ def command(
     ] = None,
     named: Annotated[
         list[str] | None,
-        typer.Option("--model", "-m", help="CKPT, too, as timm's scripts name it; may be repeated.", metavar="CKPT"),
+        typer.Option("--model", "-m", help="Same as CKPT, as in timm's scripts; repeatable.", metavar="CKPT"),
     ] = None,
     weights: Annotated[
         Path | None,
         typer.Option(
-            "--weights", "--checkpoint", help="Load the weights of the one CKPT from this file.", metavar="FILE"
+            "--weights", "--checkpoint", help="Load the weights of a single CKPT from this file.", metavar="FILE"
         ),
     ] = None,
     model_kwargs: ModelKwargs = None,
@@ -38,43 +38,47 @@ def command(
             "--data",
             "--data-dir",
             "-d",
-            help="Images: a folder, a .tar, hfds/…, torch/…, wds/…, ImageNet-C; default what a run was validated on.",
+            help="Images: a folder, a .tar, hfds/…, torch/…, wds/…, ImageNet-C; default: what a run was validated on.",
             metavar="DATASET",
         ),
     ] = None,
-    split: Annotated[str, typer.Option(help="Which part of the data set, where it has parts.")] = "val",
+    split: Annotated[str, typer.Option(help="Split of the data set, if it has splits.")] = "val",
     size: Annotated[
         str | None,
-        typer.Option("--size", help="Pixels: 224, or several as 160,224,320, or 224x160.", metavar="S"),
+        typer.Option("--size", help="Pixels: 224, 224x160 (height × width), or several: 160,224,320.", metavar="S"),
     ] = None,
     crop_pct: CropPct = None,
     all_corruptions: Annotated[
-        bool, typer.Option("--corruptions", help="Also under the fifteen ImageNet-C corruptions, made on the fly.")
+        bool,
+        typer.Option(
+            "--corruptions", help="Also measure under the fifteen ImageNet-C corruptions, applied on the fly."
+        ),
     ] = False,
-    corruption: Annotated[str | None, typer.Option(help="Only these corruptions: fog,snow.", metavar="NAMES")] = None,
-    severities: Annotated[str, typer.Option(help="Of the corruptions.", metavar="LIST")] = "1,2,3,4,5",
+    corruption: Annotated[
+        str | None, typer.Option(help="Only these corruptions, such as fog,snow.", metavar="NAMES")
+    ] = None,
+    severities: Annotated[str, typer.Option(help="Severities of the corruptions.", metavar="LIST")] = "1,2,3,4,5",
     baseline: Annotated[
-        str | None, typer.Option(help="mCE is relative to alexnet, or to one of CKPT.", metavar="NAME")
+        str | None, typer.Option(help="Baseline of mCE: alexnet, or one of the CKPT.", metavar="NAME")
     ] = None,
     layout: Annotated[
         str, typer.Option(help="auto, plain, imagenet-c, imagenet-a, imagenet-r.", metavar="NAME")
     ] = "auto",
-    batch_size: Annotated[
-        int, typer.Option("--batch-size", "-b", help="Images of one forward pass.", metavar="N")
-    ] = 64,
+    batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="Images per forward pass.", metavar="N")] = 64,
     workers: Annotated[int, typer.Option("--workers", "-j", help="Processes that load images.", metavar="N")] = 0,
     device: DeviceName = "auto",
     amp: Amp = "float32",
-    channels_last: Annotated[bool, typer.Option("--channels-last", help="Images in channels-last order.")] = False,
+    channels_last: Annotated[bool, typer.Option("--channels-last", help="Use channels-last memory format.")] = False,
     limit: Annotated[
-        int | None, typer.Option(help="So many images only, the first of every class in turn.", metavar="N")
+        int | None, typer.Option(help="Use at most N images, the first of every class in turn.", metavar="N")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the corruptions.", metavar="N")] = 0,
-    per_class: Annotated[bool, typer.Option("--per-class", help="Also the accuracy of every class.")] = False,
+    per_class: Annotated[bool, typer.Option("--per-class", help="Also report the accuracy of every class.")] = False,
     examples: Annotated[
         int,
         typer.Option(
-            help="In --json, name N images that a model gets wrong, or right and the first one not.", metavar="N"
+            help="With --json, list N images that a model gets wrong, or right where the first model does not.",
+            metavar="N",
         ),
     ] = 0,
     csv_file: Annotated[
@@ -83,11 +87,13 @@ def command(
     shape: Annotated[
         str | None,
         typer.Option(
-            "--shape-bias", help="Shape or texture? Cue-conflict images, SHAPE/SHAPE1-TEXTURE2.png.", metavar="DIR"
+            "--shape-bias",
+            help="Measure shape bias instead, on cue-conflict images SHAPE/SHAPE1-TEXTURE2.png.",
+            metavar="DIR",
         ),
     ] = None,
     figure: Annotated[
-        Path | None, typer.Option("--figure", help="Of --shape-bias: a .png or .svg file.", metavar="FILE")
+        Path | None, typer.Option("--figure", help="Plot of --shape-bias: a .png or .svg file.", metavar="FILE")
     ] = None,
     results_csv: Annotated[
         Path | None,
@@ -96,12 +102,12 @@ def command(
         ),
     ] = None,
     result: Annotated[
-        bool, typer.Option("--result", help="Print what timm's bulk_runner.py reads, and nothing else.")
+        bool, typer.Option("--result", help="Print only the JSON that timm's bulk_runner.py reads.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure top-1 and top-5 of checkpoints side by side: at several sizes, corrupted, on ImageNet-C, -A and -R."""
+    """Compare top-1 and top-5 of checkpoints: at several sizes, under corruptions, on ImageNet-C, -A and -R."""
     from tcnn.config import build
     from tcnn.config.evaluation import EvaluationConfig
 

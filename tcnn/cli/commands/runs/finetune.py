@@ -44,7 +44,7 @@ def command(
     val: Validation = None,
     val_split: Annotated[
         float | None,
-        typer.Option(help="Hold this share of the training images out instead; 0.1 without a split.", metavar="F"),
+        typer.Option(help="Hold out this fraction of the training images; 0.1 if there is no split.", metavar="F"),
     ] = None,
     preset: Preset = "paper",
     config: ConfigFile = None,
@@ -60,39 +60,37 @@ def command(
     fraction: Fraction = None,
     teacher: Teacher = None,
     baseline: Annotated[
-        bool, typer.Option("--baseline", help="Then train the CNN in the same way, too, and compare the two.")
+        bool, typer.Option("--baseline", help="Afterwards train the CNN in the same way, and compare the two.")
     ] = False,
     seed: Seed = None,
     workers: Workers = None,
     nproc: Annotated[
-        int | None, typer.Option(help="Processes that share the training, a GPU each; default 1.", metavar="N", min=1)
+        int | None, typer.Option(help="Training processes, one per GPU; default 1.", metavar="N", min=1)
     ] = None,
     num_workers: Annotated[int | None, typer.Option(hidden=True, min=1)] = None,
     engine: Annotated[
-        str, typer.Option(help="What starts them: local (torchrun on this host) or ray.", metavar="local|ray")
+        str, typer.Option(help="What starts the processes: local (torchrun on this host) or ray.", metavar="local|ray")
     ] = "local",
-    address: Annotated[str | None, typer.Option(help="The Ray cluster's.", metavar="HOST:PORT")] = None,
+    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster.", metavar="HOST:PORT")] = None,
     device: Device = None,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", help="Any other setting, as often as needed.", metavar="KEY=VALUE")
+        list[str] | None, typer.Option("--set", help="Any other setting; repeatable.", metavar="KEY=VALUE")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The run's directory; default runs/MODEL, then runs/MODEL-2 …", metavar="DIR")
+        Path | None, typer.Option(help="The run's directory; default: runs/MODEL, then runs/MODEL-2 …", metavar="DIR")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest resume point in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest resume point in --out.")] = False,
     allow_changes: Annotated[
-        bool, typer.Option("--allow-changes", help="Resume with other settings than the run began with.")
+        bool, typer.Option("--allow-changes", help="Resume even if settings have changed.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the run in --out.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the run in --out.")] = False,
     pretrained: Pretrained = True,
     weights: Annotated[Path | None, typer.Option(help="Load the CNN's weights from this file.", metavar="FILE")] = None,
     model_kwargs: RefusedModelKwargs = None,
-    print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print all settings as YAML and do nothing.")
-    ] = False,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print all settings as YAML and exit.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fine-tune on a data set: the paper's recipe, any part of it changed by an option, --set, a file or a preset."""
+    """Fine-tune on a data set with the paper's recipe; options, --set, a file or a preset override any part of it."""
     from tcnn.config import build, finetune_config
     from tcnn.config.presets import assigned, refuse_without_effect
     from tcnn.training.launch.exchange import Placement

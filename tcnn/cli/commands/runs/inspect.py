@@ -21,27 +21,27 @@ KINDS: "tuple[Format, ...]" = ("png", "svg")
 
 def command(
     model: AnyCheckpoint,
-    images: Annotated[str | None, typer.Option(help="A picture, or a folder of pictures.", metavar="DIR")] = None,
+    images: Annotated[str | None, typer.Option(help="An image, or a folder of images.", metavar="DIR")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Write inspect.json and pictures into this directory.", metavar="DIR")
     ] = None,
     query: Annotated[
-        str, typer.Option(help="Where maps are taken: shares of height and width.", metavar="Y,X")
+        str, typer.Option(help="Query pixel of the maps, as fractions of height and width.", metavar="Y,X")
     ] = "0.5,0.5",
     against: Annotated[
-        list[str] | None, typer.Option(help="Another model, measured too; may be repeated.", metavar="MODEL")
+        list[str] | None, typer.Option(help="Another model to measure on the same images; repeatable.", metavar="MODEL")
     ] = None,
     evaluation: Evaluations = None,
-    limit: Annotated[int, typer.Option(help="Pictures that are measured.", metavar="N", min=1)] = 32,
-    shown: Annotated[int, typer.Option(help="Pictures whose maps are drawn.", metavar="N", min=0)] = 3,
+    limit: Annotated[int, typer.Option(help="Number of images to measure.", metavar="N", min=1)] = 32,
+    shown: Annotated[int, typer.Option(help="Number of images to draw maps of.", metavar="N", min=0)] = 3,
     size: Annotated[str | None, typer.Option(help="Pixels: 224 or 224x160 (height × width).", metavar="S")] = None,
-    formats: Annotated[str, typer.Option("--format", help="Of the pictures: png, svg.", metavar="LIST")] = "png,svg",
+    formats: Annotated[str, typer.Option("--format", help="Picture formats: png, svg.", metavar="LIST")] = "png,svg",
     module: Network = None,
     device: DeviceName = "cpu",
-    force: Annotated[bool, typer.Option("--force", help="Replace what an earlier inspection wrote.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the output of an earlier inspection.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Gates, spans, centres, non-locality, entropy and attention maps of every head, as numbers and pictures."""
+    """Measure and plot gate, span, centre, non-locality, entropy and attention maps of every head."""
     from tcnn.analysis.plots import require_plots
     from tcnn.analysis.reading.rundirs import checkpoint_of, metrics_beside
     from tcnn.files import check_output, directory_for

@@ -39,7 +39,7 @@ def command(
     data: Annotated[str, typer.Option(help="Training images, as for `tcnn finetune`.", metavar="DATASET")],
     val: Validation = None,
     val_split: Annotated[
-        float | None, typer.Option(help="Hold this share of the training images out instead.", metavar="F")
+        float | None, typer.Option(help="Hold out this fraction of the training images instead.", metavar="F")
     ] = None,
     preset: Preset = "paper",
     config: ConfigFile = None,
@@ -48,14 +48,15 @@ def command(
     lr: LearningRate = None,
     size: Pixels = None,
     convert: Annotated[
-        bool | None, typer.Option("--convert/--no-convert", help="The T-CNN, or the CNN with the same recipe.")
+        bool | None,
+        typer.Option("--convert/--no-convert", help="Plan for the T-CNN, or for the CNN with the same recipe."),
     ] = None,
     convert_at: ConvertAt = None,
     anneal: Anneal = None,
     fraction: Fraction = None,
     teacher: Teacher = None,
     baseline: Annotated[
-        bool, typer.Option("--baseline", help="Also plan for the CNN that is then trained in the same way.")
+        bool, typer.Option("--baseline", help="Also plan for the CNN trained afterwards in the same way.")
     ] = False,
     seed: Seed = None,
     workers: Workers = None,
@@ -65,21 +66,21 @@ def command(
     ] = None,
     model_kwargs: RefusedModelKwargs = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where the run is to be, for its disk; default runs/MODEL.", metavar="DIR")
+        Path | None, typer.Option(help="The run's directory, to check its disk; default: runs/MODEL.", metavar="DIR")
     ] = None,
     pretrained: Annotated[
-        bool, typer.Option("--pretrained/--no-pretrained", help="The run's weights; its plan draws random ones.")
+        bool, typer.Option("--pretrained/--no-pretrained", help="The run's weights; the plan itself uses random ones.")
     ] = True,
-    weights: Annotated[Path | None, typer.Option(help="The run's weights; they are not read.", metavar="FILE")] = None,
+    weights: Annotated[Path | None, typer.Option(help="The run's weights; not read.", metavar="FILE")] = None,
     seconds: Annotated[
-        float, typer.Option(help="About so many seconds of real steps; 0 for none.", min=0, metavar="S")
+        float, typer.Option(help="Time spent on real training steps; 0 for none.", min=0, metavar="S")
     ] = 20.0,
     as_json: AsJson = False,
 ) -> None:
-    """Plan a fine-tuning run: its parameters, FLOPs, memory, time and disk, by computation and by a few real steps.
+    """Estimate parameters, FLOPs, memory, time and disk of a fine-tuning run, with the help of a few real steps.
 
-    Weights are random, so nothing is downloaded, and nothing is written. One process is planned for. Exit code 4 means
-    that memory or disk do not suffice; what would is said.
+    Uses random weights, downloads nothing and writes nothing. The plan is for one process. Exit code 4 means that
+    there is not enough memory or disk; the output says what would be enough.
     """
     from tcnn.config import finetune_config
     from tcnn.config.presets import assigned, refuse_without_effect

@@ -20,25 +20,27 @@ if TYPE_CHECKING:
 
 def command(
     model: AnyCheckpoint,
-    images: Annotated[list[str], typer.Argument(help="Image files, and folders of images.", metavar="IMAGE...")],
+    images: Annotated[list[str], typer.Argument(help="Image files or folders of images.", metavar="IMAGE...")],
     compare: Annotated[
-        str | None, typer.Option(help="Another model beside it, as the CNN that it was made from.", metavar="CKPT")
+        str | None, typer.Option(help="Another model to compare with, such as the source CNN.", metavar="CKPT")
     ] = None,
     model_kwargs: ModelKwargs = None,
     module: Network = None,
-    top: Annotated[int, typer.Option(help="Classes for each image.", min=1, metavar="N")] = 5,
+    top: Annotated[int, typer.Option(help="Classes to show per image.", min=1, metavar="N")] = 5,
     size: Annotated[str | None, typer.Option("--size", help="Pixels: 224 or 224x160.", metavar="S")] = None,
     crop_pct: CropPct = None,
     batch_size: Annotated[
-        int, typer.Option("--batch-size", "-b", help="Images of one forward pass.", min=1, metavar="N")
+        int, typer.Option("--batch-size", "-b", help="Images per forward pass.", min=1, metavar="N")
     ] = 32,
     device: DeviceName = "auto",
     amp: Amp = "float32",
-    csv_file: Annotated[Path | None, typer.Option("--csv", help="Write one line per guess.", metavar="FILE")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file of --csv.")] = False,
+    csv_file: Annotated[
+        Path | None, typer.Option("--csv", help="Write one line per prediction.", metavar="FILE")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file of --csv.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what images show: the most probable classes, by one model or by two side by side."""
+    """Classify images: print the most probable classes, by one model or by two side by side."""
     keep_freed_memory()
     if force and csv_file is None:
         raise RequestError("--force: there is no --csv FILE to replace")

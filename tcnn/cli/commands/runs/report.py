@@ -11,19 +11,19 @@ from tcnn.errors import RequestError
 
 
 def command(
-    run: Annotated[Path, typer.Argument(help="The directory of a fine-tuning.", metavar="RUN_DIR")],
+    run: Annotated[Path, typer.Argument(help="The directory of a fine-tuning run.", metavar="RUN_DIR")],
     out: Annotated[
-        Path | None, typer.Option(help="The file to write; default RUN_DIR/report.html.", metavar="FILE")
+        Path | None, typer.Option(help="File to write; default: RUN_DIR/report.html.", metavar="FILE")
     ] = None,
     images: Annotated[
-        str | None, typer.Option(help="A picture or a folder of pictures: with attention maps.", metavar="DIR")
+        str | None, typer.Option(help="An image or a folder of images to draw attention maps of.", metavar="DIR")
     ] = None,
     module: Network = None,
     evaluation: Evaluations = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write what a run did into one HTML file: conversion, curves, gates, evaluations, settings. Needs no network."""
+    """Summarise a run in one HTML file: conversion, curves, gates, evaluations, settings. Needs no network."""
     from tcnn.analysis.plots import require_plots
     from tcnn.files import check_file
 
