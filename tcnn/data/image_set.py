@@ -19,6 +19,7 @@ from tcnn.data.order import shuffle_seed
 from tcnn.data.sources.folder import open_folder
 from tcnn.data.sources.hub import HubSource, open_hub
 from tcnn.data.sources.names import class_name
+from tcnn.data.sources.opened import Opened, open_opened
 from tcnn.data.sources.remote import is_remote
 from tcnn.data.sources.shards import open_shards
 from tcnn.data.sources.source import Found, Source
@@ -95,6 +96,13 @@ class ImageSet:
         """What changes with an image where it is replaced in place; None if that is not known, or it is gone."""
         return self._source.stamp(int(self._places[index]))
 
+    def of_channels(self, in_chans: int) -> "ImageSet":
+        """The same images for a model of so many channels: RGB or grey."""
+        if mode_of(in_chans) == self.mode:
+            return self
+        mode, whole = mode_of(in_chans), self._whole and self._whole.of_channels(in_chans)
+        return ImageSet(self._source, self.class_names, self.targets, mode, self.split, self._places, whole)
+
     def subset(self, indices: Iterable[int] | Tensor) -> "ImageSet":
         """The images at some indices, in their order; the class names stay."""
         chosen = torch.as_tensor(indices if isinstance(indices, Tensor) else list(indices), dtype=torch.int64)
@@ -136,7 +144,7 @@ def _random_rank(name: str) -> tuple[int, str]:
 
 @typed("spec", "in_chans")
 def open_dataset(
-    spec: str,
+    spec: str | Path | Opened,
     split: str = "train",
     class_names: Sequence[str] | None = None,
     in_chans: int = 3,
@@ -144,14 +152,17 @@ def open_dataset(
 ) -> ImageSet:
     """Open a data set: class folders, a tar of them, `hfds/NAME`, `torch/NAME:FOLDER`, `wds/SHARDS`, `s3://SHARDS`.
 
-    See docs/data.md. `class_names`: those of the training set, which then give the indices; a class that is missing
-    here does not change the others. `in_chans` is 3 for RGB or 1 for grey. `download` lets torchvision fetch its data
-    sets.
+    Or what the caller has opened (`open_opened`). See docs/data.md. `class_names`: those of the training set, which
+    then give the indices; a class that is missing here does not change the others. `in_chans` is 3 for RGB or 1 for
+    grey. `download` lets torchvision fetch its data sets.
 
     Raises `RequestError` (no such data set, split or class; nothing in it), `EnvironmentFailure` (no library).
     """
     mode = mode_of(in_chans)
-    found = _open_source(str(spec), split, class_names is None, download)
+    if isinstance(spec, str | os.PathLike):
+        found = _open_source(os.fspath(spec), split, class_names is None, download)
+    else:
+        found, spec = open_opened(spec, split), "data"
     found = dataclasses.replace(found, names=tuple(map(class_name, found.names)))
     if not len(found.labels):
         raise RequestError(f"{spec}: no images in split {split!r}")

@@ -26,6 +26,7 @@ from tcnn.checkpoints.files import label_names
 from tcnn.config.base import sides_of
 from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.data.loader import Batch, EvaluationLoader
+from tcnn.data.sources.opened import Opened
 from tcnn.data.transforms import Transform, evaluation_transform
 from tcnn.errors import RequestError, TcnnError, out_of_memory, shorten
 from tcnn.evaluation.corruptions import Corruption, MixedCorruption
@@ -67,7 +68,7 @@ class _ProcessResult(NamedTuple):
 @typed()
 def evaluate(
     model: nn.Module,
-    data: ImageSet | str | Path,
+    data: ImageSet | str | Path | Opened,
     *,
     size: int | tuple[int, int] | None = None,
     crop_pct: float | None = None,
@@ -113,12 +114,8 @@ def evaluate(
     refuse_without_values(model, "evaluate")
     if amp not in get_args(Amp):
         raise RequestError(f"amp: expected {', '.join(get_args(Amp))}, found {amp!r}")
-    if isinstance(data, str | Path):
-        data = open_dataset(str(data), "validation", label_names(model) or None, input_shape(model)[0])
     if not isinstance(data, ImageSet):
-        raise RequestError(
-            f'data: expected a data set, as "photos/" or opened by open_dataset, found {shorten(repr(data), 60)}'
-        )
+        data = open_dataset(data, "validation", label_names(model) or None, input_shape(model)[0])
     at_least(1, world=world)
     if not 0 <= rank < world:
         raise RequestError(f"rank: expected 0 to {world - 1}, of {world} processes, found {rank}")

@@ -14,6 +14,7 @@ from tcnn.config import FinetuneConfig, finetune_settings
 from tcnn.conversion.surgery import convert
 from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import TrainingLoader
+from tcnn.data.sources.opened import Opened
 from tcnn.errors import RequestError
 from tcnn.files import path_of
 from tcnn.models.checks import unwrapped
@@ -25,7 +26,7 @@ from tcnn.planning.trial import Pace, Phase, Trial
 from tcnn.training.baseline import baseline_config, baseline_start, check_baseline
 from tcnn.training.distributed import Processes, process_device
 from tcnn.training.preparing.converted import conversion_at
-from tcnn.training.preparing.inputs import data_set, open_data_sets, training_loader
+from tcnn.training.preparing.inputs import data_sets, open_data_sets, training_loader
 from tcnn.training.preparing.prepare import Start, in_chans, is_checkpoint, prepare, teacher_for
 from tcnn.training.preparing.settings import check_run
 from tcnn.training.recipe.annealing import annealing_notes, annealing_schedule, is_single_value, set_temperatures
@@ -72,8 +73,8 @@ class _Run(NamedTuple):
 @typed()
 def plan(
     model: str | Path | nn.Module,
-    data: str | Path | ImageSet,
-    val: str | Path | ImageSet | None = None,
+    data: str | Path | ImageSet | Opened,
+    val: str | Path | ImageSet | Opened | None = None,
     config: FinetuneConfig | None = None,
     out: str | Path = "run",
     *,
@@ -118,8 +119,7 @@ def plan(
     if target is None:
         device = process_device(config.device, Processes())
         target = Target(device, free_bytes(device))
-    data, val = data_set(data), None if val is None else data_set(val, "val")
-    train, validation, config = open_data_sets(data, val, config, in_chans(model))
+    train, validation, config = open_data_sets(*data_sets(data, val, config.val_split), config, in_chans(model))
     run = _Run(train, validation, path_of(out, "out"), target, seconds, say)
     say("building the model")
     start = prepare(model, config, train.class_names, pretrained=False)

@@ -11,12 +11,13 @@ from torch import nn
 from tcnn.arguments import typed
 from tcnn.config import FinetuneConfig, finetune_settings
 from tcnn.data.image_set import ImageSet
+from tcnn.data.sources.opened import Opened
 from tcnn.files import path_of
 from tcnn.models.checks import unwrapped
 from tcnn.training.baseline import baseline_config, baseline_start, check_baseline
 from tcnn.training.before_after import FILE, FinishedRun, before_and_after
 from tcnn.training.distributed import Processes, join_processes, process_device
-from tcnn.training.preparing.inputs import DataSets, data_set
+from tcnn.training.preparing.inputs import DataSets, data_sets
 from tcnn.training.preparing.settings import check_run
 from tcnn.training.record import Sources, seen_from_here
 from tcnn.training.runs import resume as points
@@ -31,8 +32,8 @@ from tcnn.zoo.catalogue import cnn_of
 @typed()
 def finetune(
     model: str | Path | nn.Module,
-    data: str | Path | ImageSet,
-    val: str | Path | ImageSet | None = None,
+    data: str | Path | ImageSet | Opened,
+    val: str | Path | ImageSet | Opened | None = None,
     config: FinetuneConfig | None = None,
     out: str | Path = "run",
     *,
@@ -54,8 +55,9 @@ def finetune(
 
     Args:
         model: a tcnn checkpoint, a timm name, `local-dir:PATH`, `hf-hub:ORG/NAME`, or a module (which is not changed).
-        data, val: data sets as `open_dataset` takes them, or opened ones. Without `val` the validation split of `data`
-            is taken, or the share `val_split` of the training images, a tenth where there is neither.
+        data, val: data sets as `open_dataset` takes them: names, Hugging Face's, torchvision's. Without `val` the
+            validation split of `data` is taken, or the share `val_split` of the training images, a tenth
+            where there is neither.
         config: the recipe; settings given as keywords override it: ``finetune("resnet50", "photos/", epochs=10)``. In
             its place `preset` names one to begin with: ``finetune("resnet50", "photos/", preset="quick", epochs=10)``.
         out: the run's directory.
@@ -89,7 +91,7 @@ def finetune(
     elif not isinstance(model, Path):
         model = unwrapped(model)
     weights = None if weights is None else path_of(weights, "weights")
-    data, val = data_set(data), None if val is None else data_set(val, "val")
+    data, val = data_sets(data, val, config.val_split)
     sources = Sources(model, data, val, pretrained, weights, names or {})
     run = RunDirectory(path_of(out, "out"))
     destination = Destination(run, resume, force, allow_changes)

@@ -54,6 +54,13 @@ def open_hub(spec: str, split: str) -> Found:
     here = Path(spec).expanduser().exists()  # of a folder nothing is asked
     with nullcontext() if here else offline_if_unreachable(), quiet_hub():
         rows, chosen = _load(datasets, spec, split, where)
+    return rows_found(rows, where, chosen)
+
+
+def rows_found(rows: Any, where: str, chosen: str | None) -> Found:
+    """Rows as a data set, its columns found by their types; raises `RequestError`."""
+    import datasets
+
     image = next((name for name, kind in rows.features.items() if isinstance(kind, datasets.Image)), None)
     classes = [name for name, kind in rows.features.items() if isinstance(kind, datasets.ClassLabel)]
     label = "label" if "label" in rows.features else classes[0] if len(classes) == 1 else None
@@ -73,9 +80,7 @@ def _load(datasets: Any, spec: str, split: str, where: str) -> tuple[Any, str | 
         raise RequestError(f"{where}: no such folder: {name}")  # nor can one of the hub's be called so
     try:
         if (folder / "dataset_dict.json").is_file():
-            splits = datasets.load_from_disk(str(folder))
-            chosen = _choose(splits, split, where)
-            return splits[chosen or next(iter(splits))], chosen
+            return choose_rows(datasets.load_from_disk(str(folder)), split, where)
         if (folder / "state.json").is_file():
             return datasets.load_from_disk(str(folder)), None
         available = datasets.get_dataset_split_names(name, config or None)
@@ -94,6 +99,12 @@ def _load(datasets: Any, spec: str, split: str, where: str) -> tuple[Any, str | 
     except Exception as error:  # KeyError and TypeError, too, where a file that describes the set is damaged
         why = f"no {error} in it" if isinstance(error, KeyError) else one_line(error.__cause__ or error)
         raise RequestError(f"{where}: cannot be read ({why})") from error
+
+
+def choose_rows(splits: Any, split: str, where: str) -> tuple[Any, str | None]:
+    """The rows of a split of a `DatasetDict`, and its name."""
+    chosen = _choose(splits, split, where)
+    return splits[chosen or next(iter(splits))], chosen
 
 
 def _choose(available: Iterable[str], split: str, where: str) -> str | None:

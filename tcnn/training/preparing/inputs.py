@@ -1,7 +1,7 @@
 """What a run learns from: its data sets, and the loader of its augmented batches."""
 
+from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
-from pathlib import Path
 
 import torch
 
@@ -9,7 +9,7 @@ from tcnn.config import FinetuneConfig
 from tcnn.config.finetune import DEFAULT_SPLIT
 from tcnn.data.image_set import ImageSet, class_balanced, open_dataset, split_off, training_transform
 from tcnn.data.loader import TrainingLoader
-from tcnn.errors import RequestError, shorten
+from tcnn.errors import RequestError
 from tcnn.models.trace import input_settings
 from tcnn.training.distributed import Processes
 from tcnn.training.preparing.prepare import Start
@@ -19,13 +19,32 @@ DataSets = tuple[ImageSet, ImageSet, FinetuneConfig]
 """Images to train on, images to validate on, and the configuration with the share that was held out."""
 
 
-def data_set(data: str | Path | ImageSet, what: str = "data") -> str | ImageSet:
-    """A data set as it was given, a path by its name. Raises `RequestError` for what can be none."""
-    if isinstance(data, PathLike):
+Named = str | ImageSet
+"""A data set by its name, or opened."""
+
+
+def data_sets(data: object, val: object = None, val_split: object = None) -> tuple[Named, Named | None]:
+    """Data sets as they were given, a path by its name, what a caller has opened as an `ImageSet`.
+
+    Of splits that a caller has opened, validation is taken, too, unless a share is to be held out. Raises
+    `RequestError` for what is no data set.
+    """
+    train = _data_set(data, "train")
+    names = train.class_names if isinstance(train, ImageSet) else None
+    if val is not None:
+        return train, _data_set(val, "validation", names)
+    if val_split is None and isinstance(data, Mapping):
+        try:
+            return train, open_dataset(data, "validation", names)
+        except RequestError as error:
+            raise RequestError(f"{error}; give one of them as val, or val_split") from error
+    return train, None
+
+
+def _data_set(data: object, split: str, class_names: Sequence[str] | None = None) -> Named:
+    if isinstance(data, str | PathLike):
         return fspath(data)
-    if not isinstance(data, str | ImageSet):
-        raise RequestError(f"{what}: expected the name of a data set or an opened one, found {shorten(repr(data), 80)}")
-    return data
+    return data if isinstance(data, ImageSet) else open_dataset(data, split, class_names)
 
 
 def open_data_sets(
@@ -36,8 +55,8 @@ def open_data_sets(
     Where there is no validation set, and none is asked for, `DEFAULT_SPLIT` of the training images is held out, and
     the configuration that is returned says so. Raises `RequestError` if `val` has no such split.
     """
-    train = open_dataset(data, "train", in_chans=in_chans) if isinstance(data, str) else data
-    held_out = val if isinstance(val, ImageSet) else None
+    train = open_dataset(data, "train", in_chans=in_chans) if isinstance(data, str) else data.of_channels(in_chans)
+    held_out = val.of_channels(in_chans) if isinstance(val, ImageSet) else None
     named = isinstance(val, str)
     spec = val if isinstance(val, str) else data if isinstance(data, str) else None
     if spec is not None and held_out is None and (named or config.val_split is None):
