@@ -1,5 +1,6 @@
 """What a run learns from: its data sets, and the loader of its augmented batches."""
 
+import re
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 
@@ -32,7 +33,10 @@ def data_sets(data: object, val: object = None, val_split: object = None) -> tup
     train = _data_set(data, "train")
     names = train.class_names if isinstance(train, ImageSet) else None
     if val is not None:
-        return train, _data_set(val, "validation", names)
+        try:
+            return train, _data_set(val, "validation", names)
+        except RequestError as error:
+            raise RequestError(re.sub("^data:", "val:", str(error))) from error
     if val_split is None and isinstance(data, Mapping):
         try:
             return train, open_dataset(data, "validation", names)
