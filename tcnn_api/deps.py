@@ -122,7 +122,7 @@ KeyHeader = Annotated[
     Header(
         alias="Idempotency-Key",
         pattern=r"^[\x21-\x7e]{1,255}$",
-        description="1 to 255 visible ASCII characters. The same request with the same key is done once.",
+        description="1 to 255 visible ASCII characters. A repeated request with the same key is executed only once.",
         examples=["7c1d7a52-0f0b-4c3e-9d7e-0d2f7f6f5b1a"],
     ),
 ]

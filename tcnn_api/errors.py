@@ -46,12 +46,12 @@ RETRY_AFTER = 5
 class FieldError(BaseModel):
     """What is wrong with one field of a request."""
 
-    field: str = Field(description="Dotted name; `body`, `query` … where the whole of it is meant.")
+    field: str = Field(description="Dotted name, or `body`, `query` … for the whole of it.")
     message: str = Field(description="What was expected, what was found, what to do.")
 
 
 class Problem(BaseModel):
-    """RFC 9457."""
+    """An error, as defined in RFC 9457."""
 
     type: str
     title: str

@@ -16,11 +16,11 @@ SHA256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
 
 class FileView(BaseModel):
-    """A file that a job hands back."""
+    """A file of a job's result."""
 
     name: str
     url: str
-    size: int = Field(description="Bytes.")
+    size: int = Field(description="Size in bytes.")
     sha256: str
 
 
@@ -28,12 +28,12 @@ class CheckpointView(BaseModel):
     """The checkpoint to use."""
 
     url: str
-    size: int = Field(description="Bytes.")
+    size: int = Field(description="Size in bytes.")
     sha256: str
 
 
 class ResultView(BaseModel):
-    """What a succeeded job gives."""
+    """Result of a succeeded job."""
 
     checkpoint: CheckpointView | None = None
     files: list[FileView] = []
@@ -43,33 +43,36 @@ class ResultView(BaseModel):
 
 
 class JobLine(BaseModel):
-    """A job without its result: what a list shows of it."""
+    """A job without its result, as in lists."""
 
     id: str
-    tenant: str = Field(description="Whose job it is.")
+    tenant: str = Field(description="Tenant that owns the job.")
     kind: Kind
-    name: str | None = Field(description="What its owner calls it.")
+    name: str | None = Field(description="Name of the job.")
     tags: list[str]
     note: str | None
     status: Status
     created_at: str
     started_at: str | None = None
     finished_at: str | None = None
-    attempt: int = Field(description="Tries so far; 0 before the first.")
+    attempt: int = Field(description="Number of the current or last attempt; 0 before the first.")
     max_attempts: int
-    max_runtime: float | None = Field(default=None, description="Seconds that it may run in all its attempts.")
-    stall_minutes: float | None = Field(default=None, description="Minutes for which it may report no progress.")
+    max_runtime: float | None = Field(default=None, description="Time limit in seconds over all attempts.")
+    stall_minutes: float | None = Field(
+        default=None, description="Minutes without any progress after which the process is killed."
+    )
     priority: int
     queue_position: int | None = Field(
-        default=None, description="Jobs that start before this one; null unless it is queued."
+        default=None, description="Number of jobs that start before this one; null unless the job is queued."
     )
-    waiting_for: str | None = Field(default=None, description="Why a queued job does not start.")
-    retry_at: str | None = Field(default=None, description="Before which a queued job is not tried again.")
+    waiting_for: str | None = Field(default=None, description="Why a queued job does not start yet.")
+    retry_at: str | None = Field(default=None, description="Earliest time of the next attempt of a queued job.")
     cancel_requested: bool
     progress: Progress | None = None
-    request: dict[str, Any] = Field(description="What was asked for.")
+    request: dict[str, Any] = Field(description="The request that was submitted.")
     metrics: dict[str, float] = Field(
-        description="Numbers of its result by short names, such as `accuracy`: columns to sort by (`metrics.accuracy`)."
+        description="Numbers of the result by short names, such as `accuracy`; jobs can be sorted by them "
+        "(`metrics.accuracy`)."
     )
     error: Failure | None = None
 
@@ -138,7 +141,7 @@ def files(job: Job) -> list[FileView]:
 class EventView(BaseModel):
     """Something that happened to a job."""
 
-    seq: int = Field(description="Counts from 1 within the job.")
+    seq: int = Field(description="Sequence number within the job, from 1.")
     at: str
     kind: str
     data: dict[str, Any]
@@ -150,7 +153,7 @@ class EventView(BaseModel):
 
 
 class ModelView(Entry):
-    """A timm model: what converting it does, or why it cannot be converted."""
+    """A timm model: the effect of converting it, or why it cannot be converted."""
 
     @computed_field(description="timm's name of the converted model.")  # type: ignore[prop-decorator]
     @property
@@ -160,28 +163,28 @@ class ModelView(Entry):
 
 
 class Page(BaseModel):
-    """A part of a list; `after` the last one's id gives the next."""
+    """A page of a list; pass the last id as `after` for the next page."""
 
     object: Literal["list"] = "list"
     has_more: bool
 
 
 class JobList(Page):
-    """Jobs, the newest first."""
+    """Jobs, newest first."""
 
     data: list[JobView]
 
 
 class JobLines(BaseModel):
-    """A page of the list of jobs, and what of it has changed."""
+    """A page of the list of jobs, and the jobs that have changed."""
 
-    order: list[str] = Field(description="Ids, the newest first.")
-    changed: list[JobLine] = Field(description="Jobs that are new, or not as they were.")
+    order: list[str] = Field(description="Ids of the page's jobs, newest first.")
+    changed: list[JobLine] = Field(description="Jobs that are new or have changed.")
     has_more: bool
 
 
 class EventList(Page):
-    """Events, the oldest first."""
+    """Events, oldest first."""
 
     data: list[EventView]
 
@@ -193,23 +196,23 @@ class FileList(Page):
 
 
 class ModelList(Page):
-    """Models by name."""
+    """Models, sorted by name."""
 
     data: list[ModelView]
 
 
 class Health(BaseModel):
-    """The server answers."""
+    """The server is alive."""
 
     status: Literal["ok"] = "ok"
     version: str
 
 
 class Readiness(BaseModel):
-    """The server can do its work."""
+    """The server is ready."""
 
     status: Literal["ready"] = "ready"
-    free_bytes: int = Field(description="Space left for TCNN_HOME.")
+    free_bytes: int = Field(description="Free space on the disk of TCNN_HOME.")
 
 
 def iso(seconds: float | None) -> Any:

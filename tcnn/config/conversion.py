@@ -25,59 +25,61 @@ class ConversionConfig(Frozen):
 
     stage: int = Field(
         default=-1,
-        description="Which stage to convert, counted like timm's `out_indices`; −1 is the last.",
+        description="Index of the stage to convert, as in timm's `out_indices`; −1 is the last.",
     )
     target: str | None = Field(
         default=None,
-        description="A regular expression matched in full against dotted convolution names; replaces `stage`.",
+        description="Regular expression that must match the full dotted name of a convolution; replaces `stage`.",
     )
     stride: Literal["keep", "remove", "dilate"] = Field(
         default="keep",
-        description="`keep` is equivalent to the CNN. `remove` runs the stage at stride 1, as the paper does: every "
-        "filter then sees a smaller part of the image. `dilate` does so too and dilates the later convolutions of the "
-        "stage, so that on the pixels of the old map it computes what the CNN does.",
+        description="`keep` is equivalent to the CNN. `remove` runs the stage at stride 1, as the paper "
+        "does: every filter then sees a smaller part of the image. `dilate` also runs it at stride 1, but "
+        "dilates the later convolutions of the stage, so that the pixels of the original map keep the CNN's "
+        "values.",
     )
     temperature: Temperature = Field(
         default=HARD_TEMPERATURE,
-        description="τ, dimensionless: 1/46 is the CNN, 1 is the paper's start.",
+        description="Temperature τ, dimensionless: 1/46 is the CNN, 1 is where the paper starts.",
     )
     position: PositionKind = Field(
         default="isotropic",
-        description="How heads attend by position; with each the model is equivalent to the CNN. `isotropic`: by the "
-        "distance from a centre, as in the paper. `quadratic`: by a Gaussian with two widths and a rotation. "
-        "`relative`: by learned embeddings of row and column shifts. `relative-content`: the same, which queries look "
-        "for by their content as well.",
+        description="How heads attend by position; the model is equivalent to the CNN with any of them. "
+        "`isotropic`: by distance from a centre, as in the paper. `quadratic`: by a Gaussian with two widths "
+        "and a rotation. `relative`: by learned embeddings of row and column shifts. `relative-content`: by "
+        "these and the query's content.",
     )
     position_reach: int | None = Field(
         default=None,
         ge=1,
         le=MOST_HEADS,
-        description="Largest shift in pixels with a relative embedding of its own; those beyond share the last. "
-        "Default 15, or one more than the farthest tap.",
+        description="Largest shift in pixels with a relative embedding of its own; larger shifts share "
+        "the last one. Default: 15, or one more than the farthest tap.",
     )
     content_heads: int = Field(
         default=0,
         ge=0,
         le=MOST_HEADS,
-        description="Heads beside those of the taps, without a positional part. Their output weights are 0 at first, "
-        "so that the model is equivalent to the CNN, and learn from the first step on.",
+        description="Extra heads without a positional part. Their output weights start at 0, so that the "
+        "model is equivalent to the CNN, and are trained from the first step.",
     )
     query_key: Literal["normal", "mimetic"] = Field(
         default="normal",
-        description="How query and key weights are drawn: `normal`, at a standard deviation of 0.02, or `mimetic`, so "
-        "that pixels look for their like as in trained transformers (Trockman and Kolter 2023).",
+        description="Initialisation of query and key weights: `normal`, with a standard deviation of "
+        "0.02, or `mimetic`, so that pixels attend to similar ones as in trained transformers (Trockman and "
+        "Kolter 2023).",
     )
     head_dim: int | None = Field(
         default=None,
         ge=1,
         le=MOST,
-        description="Channels of one head's queries and keys; default C_in // K rounded down to a multiple of 8.",
+        description="Channels of one head's queries and keys. Default: C_in // K, rounded down to a multiple of 8.",
     )
     content: str = Field(
         default="global",
-        description="What a query's content attention sees: `global`, every pixel; `window:W`, those of its own W×W "
-        "window; `pooled:R`, means on an R×R grid. The last two need memory linear in the pixels. `,unpadded` behind "
-        "one of them leaves the padding out.",
+        description="What a query's content attention sees: `global`, every pixel; `window:W`, the pixels "
+        "of its own W×W window; `pooled:R`, means on an R×R grid. The last two need memory linear in the "
+        "number of pixels. Append `,unpadded` to leave the padding out.",
         examples=["global", "window:14", "pooled:7", "global,unpadded"],
         json_schema_extra={"pattern": f"^({CONTENT})$"},
     )
@@ -89,7 +91,7 @@ class ConversionConfig(Frozen):
     )
     input_size: SideOrSize | None = Field(
         default=None,
-        description="(height, width) in pixels at which the model is traced; default the model's own.",
+        description="(height, width) in pixels at which the model is traced. Default: the model's own.",
     )
 
     @field_validator("content")

@@ -27,7 +27,7 @@ class VerificationConfig(Frozen):
     float64: bool = Field(default=True, description="Also compare in float64.")
     batch_size: int = Field(default=2, ge=1, le=MOST, description="Images per comparison when none are given.")
     input_size: SideOrSize | None = Field(
-        default=None, description="(height, width) in pixels; default the model's own."
+        default=None, description="(height, width) in pixels. Default: the model's own."
     )
     seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of random images and statistics.")
 
@@ -35,42 +35,46 @@ class VerificationConfig(Frozen):
 class EvaluationConfig(Frozen):
     """How models are evaluated and compared; the defaults are those of `tcnn evaluate`."""
 
-    split: str = Field(default="val", description="Which part of the data set, where it has parts.")
+    split: str = Field(default="val", description="Split of the data set, if it has splits.")
     layout: Literal["auto", "plain", "imagenet-c", "imagenet-a", "imagenet-r"] = Field(
-        default="auto", description="`auto` knows ImageNet-C by its folders, ImageNet-A and -R by their classes."
+        default="auto", description="`auto` recognises ImageNet-C by its folders, ImageNet-A and -R by their classes."
     )
     sizes: tuple[Size, ...] = Field(
-        default=(), description="(height, width) in pixels, or the side of a square; empty: each model's own size."
+        default=(), description="(height, width) in pixels, or the side of a square. Empty: each model's own size."
     )
     crop_pct: float | None = Field(
-        default=None, gt=0, le=1, description="The crop's share of the resized image; default the model's own."
+        default=None,
+        gt=0,
+        le=1,
+        description="Fraction of the resized image that the crop keeps. Default: the model's own.",
     )
     corruptions: tuple[str, ...] = Field(
         default=(),
-        description="ImageNet-C corruptions to apply on the fly, or to read of an ImageNet-C folder (empty: all).",
+        description="ImageNet-C corruptions to apply on the fly, or to read from an ImageNet-C folder (empty: all).",
     )
-    severities: tuple[int, ...] = Field(default=SEVERITIES, min_length=1, description="1 (weak) to 5 (strong).")
+    severities: tuple[int, ...] = Field(
+        default=SEVERITIES, min_length=1, description="Severities of the corruptions, 1 (weak) to 5 (strong)."
+    )
     baseline: str | None = Field(
         default=None,
-        description="Whose errors mCE is relative to: `alexnet` or one of the models. Default: AlexNet where its "
-        "errors are known, else the first of several models.",
+        description="Baseline of the mean corruption error, mCE: `alexnet` or one of the models. Default: "
+        "AlexNet if its errors are known, else the first of several models.",
     )
-    batch_size: int = Field(default=64, ge=1, le=MOST, description="Images of one forward pass.")
+    batch_size: int = Field(default=64, ge=1, le=MOST, description="Images per forward pass.")
     workers: int = Field(
-        default=0, ge=0, le=MOST_WORKERS, description="Processes that load images; 0 loads in the main one."
+        default=0, ge=0, le=MOST_WORKERS, description="Processes that load images; 0 loads them in the main process."
     )
-    device: str = Field(default="auto", description="Where the models run; `auto` is a GPU if there is one.")
-    amp: Literal["float32", "bfloat16", "float16"] = Field(
-        default="float32", description="The dtype that autocast computes in."
-    )
-    channels_last: bool = Field(default=False, description="Images in channels-last memory order.")
+    device: str = Field(default="auto", description="Device; `auto` is a GPU if there is one.")
+    amp: Literal["float32", "bfloat16", "float16"] = Field(default="float32", description="Autocast dtype.")
+    channels_last: bool = Field(default=False, description="Use channels-last memory format.")
     limit: int | None = Field(
-        default=None, ge=1, le=NEVER, description="So many images only, the first of every class in turn."
+        default=None, ge=1, le=NEVER, description="Use at most this many images, the first of every class in turn."
     )
-    per_class: bool = Field(default=False, description="Keep the result of every class, and what was taken for what.")
+    per_class: bool = Field(default=False, description="Report the accuracy of every class, and the confusions.")
     examples: int = Field(
         default=0, ge=0, le=100,
-        description="Name so many images that a model gets wrong, or on which it departs from the first, of each kind.",
+        description="List up to this many images of each kind: those that a model gets wrong, and those "
+        "on which it differs from the first model.",
     )  # fmt: skip
     seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of the corruptions.")
 

@@ -42,29 +42,29 @@ class FinetuneConfig(Frozen):
     # What is trained.
     convert: bool = Field(default=True, description="Train the T-CNN; false trains the CNN with the same recipe.")
     convert_at: int | None = Field(
-        default=None, ge=1, le=MOST, description="Train the CNN for so many epochs, then convert and go on (paper, §5)."
+        default=None, ge=1, le=MOST, description="Train the CNN for this many epochs, then convert it (paper, §5)."
     )
     conversion: ConversionConfig = Field(
-        default=ConversionConfig(), description="How a CNN is converted; a checkpoint brings its own conversion."
+        default=ConversionConfig(), description="How a CNN is converted; a checkpoint keeps its own conversion."
     )
     filters: Literal["pretrained", "random"] = Field(
-        default="pretrained", description="Keep the converted filters, or draw them afresh (an ablation)."
+        default="pretrained", description="Keep the converted filters, or initialise them at random (an ablation)."
     )
     init: Literal["default", "impulse", "mimetic", "convolution", "random"] = Field(
         default="default",
-        description="How an untrained vision transformer, ConViT or ConvMixer begins, as `tcnn init` makes it; without "
-        "pretrained weights only.",
+        description="Initialisation of a vision transformer, ConViT or ConvMixer, as in `tcnn init`; only "
+        "without pretrained weights.",
     )
     freeze: Literal["none", "trunk", "spatial"] = Field(
         default="none",
-        description="`trunk`: what runs before the converted stage keeps its weights and statistics, which takes less "
-        "time and memory. `spatial`: the filters of depthwise convolutions stay as they are, and only channels are "
-        "mixed anew (an ablation).",
+        description="`trunk`: everything before the converted stage keeps its weights and statistics, "
+        "which saves time and memory. `spatial`: the filters of depthwise convolutions are frozen, so only "
+        "the mixing of channels is trained (an ablation).",
     )
     freeze_gpsa: bool = Field(
-        default=False, description="Train all but the GPSA layers, also those of a ConViT (an ablation)."
+        default=False, description="Train everything but the GPSA layers, including those of a ConViT (an ablation)."
     )
-    gating: bool = Field(default=True, description="False fixes λ at 0: content and position weigh the same.")
+    gating: bool = Field(default=True, description="False fixes λ at 0: content and position have equal weight.")
     size: Side | Size | None = Field(
         default=None,
         description="Pixels, one number or (height, width). Default: the paper's for its models (Table 1), else the "
@@ -72,24 +72,28 @@ class FinetuneConfig(Frozen):
     )
     drop_path: Share | None = Field(
         default=None,
-        description="Stochastic depth. Default: the paper's by model (Table 1), 0.1 or 0.2 by size; a module's own.",
+        description="Stochastic depth rate. Default: the paper's for its models (Table 1), else 0.1 or 0.2 by "
+        "size; a module keeps its own.",
     )
-    seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of everything random.")
+    seed: int = Field(default=0, ge=0, lt=2**63, description="Random seed.")
 
     # The data.
     val_split: float | None = Field(
         default=None,
         gt=0,
         lt=1,
-        description="Share of the training set that is held out when no validation images are named; beside them it is "
-        "refused. Without either, a tenth is held out.",
+        description="Fraction of the training set to hold out for validation; refused together with "
+        "validation images. Without either, a tenth is held out.",
     )
     fraction: float = Field(
-        default=1.0, gt=0, le=1, description="Class-balanced share of the training set; epochs grow by its inverse."
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Class-balanced fraction of the training set; the number of epochs is divided by it.",
     )
     workers: int = Field(default=4, ge=0, le=MOST_WORKERS, description="Processes that load and augment images.")
     max_unreadable: int = Field(
-        default=100, ge=0, le=NEVER, description="Images that may turn out unreadable; more end the run."
+        default=100, ge=0, le=NEVER, description="Largest number of unreadable images; more end the run."
     )
 
     # Optimizer and schedule.
@@ -99,49 +103,52 @@ class FinetuneConfig(Frozen):
         default=None,
         ge=1,
         le=MOST,
-        description="Images that one device holds at once. Default: at most 128 on a GPU, 64 on a CPU.",
+        description="Images per pass on one device. Default: at most 128 on a GPU, 64 on a CPU.",
     )
     opt: str = Field(default="adamw", description="A timm optimizer.")
     lr: Rate = Field(default=1e-4, description="Learning rate after the warm-up.")
     gating_lr: Rate = Field(default=0.1, description="Learning rate of the gating parameters λ after the warm-up.")
     attention_lr: Rate | None = Field(
-        default=None, description="Learning rate of W_qry and W_key after the warm-up, if not lr (the paper)."
+        default=None, description="Learning rate of W_qry and W_key after the warm-up. Default: `lr`, as in the paper."
     )
-    value_lr: Rate | None = Field(default=None, description="Learning rate of W_val after the warm-up, if not lr.")
+    value_lr: Rate | None = Field(default=None, description="Learning rate of W_val after the warm-up. Default: `lr`.")
     output_lr: Rate | None = Field(
-        default=None, description="Learning rate of W_out, the filters, after the warm-up, if not lr."
+        default=None, description="Learning rate of W_out, the filters, after the warm-up. Default: `lr`."
     )
     content_output_scale: float = Field(
         default=1.0,
         gt=0,
         le=1,
-        description="Share of its learning rate that W_out has in the columns of content heads, which begin at zero.",
+        description="Factor on the learning rate of W_out for the columns of content heads, which start at zero.",
     )
     position_lr: Rate | None = Field(
-        default=None, description="Learning rate of strengths α and centres Δ after the warm-up, if not lr (the paper)."
+        default=None,
+        description="Learning rate of strengths α and centres Δ after the warm-up. Default: `lr`, as in the paper.",
     )
     warmup_epochs: Rate | None = Field(
-        default=None, description="Epochs of linear warm-up. Default: 5, or a tenth of fewer than 50."
+        default=None,
+        description="Epochs of linear warm-up. Default: 5, or a tenth of the epochs if there are fewer than 50.",
     )
     warmup_lr: Rate = Field(default=1e-6, description="Learning rate at the start of the warm-up.")
     min_lr: Rate = Field(default=1e-6, description="Learning rate at the end of the cosine decay.")
     weight_decay: Rate = Field(
-        default=0.05, description="Not applied to gates, strengths, centres, W_val, biases and normalisation."
+        default=0.05,
+        description="Weight decay; not applied to gates, strengths, centres, W_val, biases and normalisation.",
     )
     momentum: Share = Field(default=0.9, description="Momentum of optimizers that have one.")
-    clip_grad: float | None = Field(default=None, gt=0, description="Largest norm of the gradient.")
+    clip_grad: float | None = Field(default=None, gt=0, description="Gradient norm to clip to.")
     ema: float | None = Field(
-        default=None, gt=0, lt=1, description="Decay of a moving average of the weights, once annealing is over."
+        default=None, gt=0, lt=1, description="Decay of a moving average of the weights, which starts after annealing."
     )
     anneal: Literal["warmup", "none", "hold"] = Field(
         default="warmup",
-        description="τ goes from where it stands to its end over the warm-up, or is there at once (paper, §2); `hold`: "
-        "it stays, and λ, α and Δ stay with it.",
+        description="`warmup`: τ moves from its current to its final value during the warm-up. `none`: it "
+        "starts at the final value (paper, §2). `hold`: τ stays fixed, and so do λ, α and Δ.",
     )
-    anneal_epochs: Rate | None = Field(default=None, description="Epochs of annealing, if not the warm-up's.")
+    anneal_epochs: Rate | None = Field(default=None, description="Epochs of annealing. Default: those of the warm-up.")
     anneal_path: Literal["log", "drift"] = Field(
         default="log",
-        description="Equal steps in log τ, or of the weight that a kernel tap loses, so that none loses nothing.",
+        description="`log`: equal steps in log τ. `drift`: equal steps of the weight that a kernel tap loses.",
     )
     gate_temperature: Temperature = Field(default=1.0, description="τ of the gates after annealing; 1 is the paper's.")
     position_temperature: Temperature = Field(
@@ -149,34 +156,34 @@ class FinetuneConfig(Frozen):
     )
     hold: Literal["none", "gates", "all"] = Field(
         default="none",
-        description="What waits until annealing is over before it learns: the gates λ, or `all`: λ, α and Δ. The "
-        "optimizer's memory of all three begins there.",
+        description="What is frozen until annealing is over: `gates` (λ), or `all` (λ, α and Δ). The "
+        "optimizer state of all three starts afresh then.",
     )
     bn_reestimate: int = Field(
         default=0,
         ge=0,
         le=MOST,
-        description="Batches over which statistics of batch normalisation are taken anew after every epoch, once "
-        "annealing is over.",
+        description="Batches on which batch normalisation statistics are re-estimated after every epoch, "
+        "once annealing is over.",
     )
 
     # Augmentation.
-    repeats: int = Field(default=3, ge=1, le=MOST, description="Repeated augmentation: views of an image in one batch.")
+    repeats: int = Field(default=3, ge=1, le=MOST, description="Repeated augmentation: views of an image per batch.")
     auto_augment: str | None = Field(
         default="rand-m9-mstd0.5-inc1", description="timm's AutoAugment/RandAugment string."
     )
-    color_jitter: Rate = Field(default=0.3, description="Colour jitter where auto_augment is off.")
+    color_jitter: Rate = Field(default=0.3, description="Colour jitter, used if auto_augment is off.")
     train_interpolation: Literal["bicubic", "bilinear", "random"] = Field(
-        default="bicubic", description="How training crops are resized; `random` is one of the two for each image."
+        default="bicubic", description="Interpolation of training crops; `random` picks one of the two for each image."
     )
-    scale: tuple[Share, Share] = Field(default=(0.08, 1.0), description="Share of the image that a crop takes.")
-    ratio: tuple[Rate, Rate] = Field(default=(0.75, 4 / 3), description="Aspect ratio of a crop.")
+    scale: tuple[Share, Share] = Field(default=(0.08, 1.0), description="Range of a crop's share of the image.")
+    ratio: tuple[Rate, Rate] = Field(default=(0.75, 4 / 3), description="Range of the aspect ratio of a crop.")
     crop_padding: int | None = Field(
         default=None,
         ge=1,
         le=MOST_PIXELS,
-        description="Pixels of black around the whole image, of which a crop is taken (CIFAR's usual crop, with 4); "
-        "replaces `scale` and `ratio`.",
+        description="Pixels of black padding around the whole image before cropping (4 for the usual "
+        "CIFAR crop); replaces `scale` and `ratio`.",
     )
     hflip: Share = Field(default=0.5, description="Probability of a horizontal flip.")
     vflip: Share = Field(default=0.0, description="Probability of a vertical flip.")
@@ -184,24 +191,24 @@ class FinetuneConfig(Frozen):
     mixup: Rate = Field(default=0.8, description="Mixup's α; 0 is off.")
     cutmix: Rate = Field(default=1.0, description="CutMix's α; 0 is off.")
     mixup_prob: Share = Field(default=1.0, description="Probability that a batch is mixed.")
-    mixup_switch_prob: Share = Field(default=0.5, description="Probability of CutMix where both are on.")
+    mixup_switch_prob: Share = Field(default=0.5, description="Probability of CutMix if both are on.")
     smoothing: Share = Field(default=0.1, description="Label smoothing.")
 
     # Distillation.
     teacher: str | None = Field(
         default=None,
-        description="`source` (the CNN itself), a timm name or a weights-bearing directory; none by default.",
+        description="`source` (the CNN itself), a timm name or a directory with weights. Default: no distillation.",
     )
     distillation: Literal["soft", "hard"] = Field(
         default="soft", description="Match the teacher's distribution (KL), or its decisions (DeiT, Eq. 3)."
     )
-    distillation_weight: Share = Field(default=0.5, description="Share of the teacher's term in the loss.")
+    distillation_weight: Share = Field(default=0.5, description="Weight of the teacher's term in the loss.")
     distillation_temperature: Temperature = Field(default=1.0, description="Softmax temperature of soft distillation.")
 
     matching: Rate = Field(
         default=0.0,
-        description="Weight of layer-wise matching during annealing: the squared error of GPSA layers against their "
-        "convolutions, as a share of the variance; 0 is off.",
+        description="Weight of layer-wise matching during annealing: the squared error of GPSA layers "
+        "against their convolutions, relative to the variance; 0 is off.",
     )
 
     # Arithmetic.
@@ -209,12 +216,12 @@ class FinetuneConfig(Frozen):
     amp: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto", description="Autocast dtype; `auto` is bfloat16 on a GPU and float32 on a CPU."
     )
-    channels_last: bool = Field(default=False, description="Keep images and maps channels-last.")
+    channels_last: bool = Field(default=False, description="Use channels-last memory format.")
     compile: bool = Field(default=False, description="Compile the model with torch.compile.")
     cuda_graph: bool = Field(
         default=False,
-        description="Replay forward and backward pass as a CUDA graph: faster where a GPU waits for its host, as it "
-        "does for small networks and images.",
+        description="Replay the forward and backward passes as a CUDA graph: faster if the GPU waits for "
+        "its host, as with small networks and images.",
     )
 
     # What is kept.
@@ -222,7 +229,7 @@ class FinetuneConfig(Frozen):
     checkpoint_steps: int | None = Field(
         default=None, ge=1, le=NEVER, description="Optimizer steps between resume points."
     )
-    keep: int = Field(default=2, ge=1, le=MOST, description="Resume points that are kept.")
+    keep: int = Field(default=2, ge=1, le=MOST, description="Number of resume points to keep.")
     log_steps: int = Field(
         default=20, ge=1, le=NEVER, description="Optimizer steps between two lines of metrics.jsonl."
     )

@@ -12,9 +12,9 @@ class PlannedModel(Record):
     """Size and work of a model. FLOPs are 2 × multiply-adds of one image."""
 
     parameters: int
-    trained_parameters: int = Field(description="Those that are not frozen.")
+    trained_parameters: int = Field(description="Parameters that are not frozen.")
     layers: int = Field(description="GPSA layers.")
-    flops: int | None = Field(description="Of one image; null where they cannot be counted.")
+    flops: int | None = Field(description="FLOPs of one image; null if they cannot be counted.")
 
     def __str__(self) -> str:
         """Parameters, work and layers in a few words."""
@@ -26,15 +26,21 @@ class PlannedModel(Record):
 
 
 class PlannedMemory(Record):
-    """Memory of the process that trains, in bytes; processes that load images take their own besides."""
+    """Memory of the training process in bytes; processes that load images need more on top."""
 
-    micro_batch: int = Field(description="Images in one pass: the configured ones, or as many as fit; 0 if none does.")
-    configured: int = Field(description="Images in one pass by the configuration.")
-    computed: int = Field(description="Tensors of a step with so many images, one at least, from their shapes.")
-    waiting: int = Field(description="Images of a step that wait for their pass.")
-    expected: int = Field(description="The whole process: `computed`, `waiting`, and what it takes before it trains.")
-    measured: int | None = Field(description="The most that the process took in real steps; null without them.")
-    free: int | None = Field(description="What the device has free for the process; null if unknown.")
+    micro_batch: int = Field(
+        description="Images per pass: the configured number, or as many as fit; 0 if not even one fits."
+    )
+    configured: int = Field(description="Configured number of images per pass.")
+    computed: int = Field(
+        description="Memory of the tensors of a step with this many images (at least one), computed from their shapes."
+    )
+    waiting: int = Field(description="Memory of the images of a step that wait for their pass.")
+    expected: int = Field(
+        description="Memory of the whole process: `computed`, `waiting`, and what it needs before training."
+    )
+    measured: int | None = Field(description="Peak memory of the process in real steps; null without them.")
+    free: int | None = Field(description="Free memory of the device; null if unknown.")
 
     @property
     def fits(self) -> bool:
@@ -57,25 +63,29 @@ class PlannedMemory(Record):
 class PlannedPhase(Record):
     """A part of the run in which every update takes the same time, with its measured times in seconds."""
 
-    name: str = Field(description="CNN, convolution (a T-CNN that is still computed as one), attention.")
-    begin: int = Field(description="Updates done when it begins.")
+    name: str = Field(description="CNN, convolution (a T-CNN still computed as one), or attention.")
+    begin: int = Field(description="Number of updates before the phase.")
     end: int
     seconds_per_update: float
     images_per_second: float
-    seconds_per_validation: float = Field(description="With batch normalisation taken anew, if it is.")
+    seconds_per_validation: float = Field(
+        description="Including the re-estimation of batch normalisation statistics, if any."
+    )
 
 
 class PlannedDisk(Record):
-    """Bytes that the run's directory will take. A file that is replaced is there until the new one is whole."""
+    """Disk space of the run's directory in bytes. A file to be replaced exists until the new one is complete."""
 
     checkpoint: int
     resume_point: int
-    total: int = Field(description="Best and last checkpoint, the resume points kept, and one file being written.")
+    total: int = Field(
+        description="Best and last checkpoint, the resume points that are kept, and one file being written."
+    )
     free: int
 
 
 class TrainingPlan(Printed, Record):
-    """What fine-tuning takes: in memory, time and disk, computed, and measured in a few real steps."""
+    """Memory, time and disk space of a fine-tuning run, computed, and measured in a few real steps."""
 
     model: str
     device: str
@@ -86,17 +96,23 @@ class TrainingPlan(Printed, Record):
     epochs: int
     updates: int
     batch_size: int
-    source: PlannedModel | None = Field(description="The CNN before its conversion; null for a T-CNN that is given.")
+    source: PlannedModel | None = Field(
+        description="The CNN before its conversion; null if the model is a T-CNN already."
+    )
     result: PlannedModel = Field(description="The model at the end of the run.")
     memory: PlannedMemory
-    phases: tuple[PlannedPhase, ...] = Field(description="Empty where no steps were taken, as memory does not suffice.")
-    epoch_seconds: tuple[float, ...] = Field(description="Of every epoch with its validation; empty likewise.")
+    phases: tuple[PlannedPhase, ...] = Field(
+        description="Empty if no steps were run because there is not enough memory."
+    )
+    epoch_seconds: tuple[float, ...] = Field(
+        description="Seconds of every epoch including validation; empty in the same case."
+    )
     disk: PlannedDisk
     baseline: "TrainingPlan | None" = Field(
-        default=None, description="The plan of the CNN that is trained afterwards, if one is asked for."
+        default=None, description="Plan for the CNN that is trained afterwards, if requested."
     )
     notes: tuple[str, ...] = ()
-    problems: tuple[str, ...] = Field(default=(), description="What would end the run, each with what to do.")
+    problems: tuple[str, ...] = Field(default=(), description="What would make the run fail, and what to do about it.")
 
     @property
     def seconds(self) -> float | None:

@@ -14,28 +14,28 @@ from tcnn_api.errors import AWAY, MEDIA_TYPE, Problem
 PROBLEMS: dict[int, tuple[str, str, str]] = {
     400: ("The body is not JSON.", "malformed-body", "expected JSON, found an error at character 0: Expecting value"),
     401: (
-        "No API key, or a wrong one.",
+        "Missing or invalid API key.",
         "unauthorized",
         "expected `Authorization: Bearer KEY` with a key of this server, found none",
     ),
     403: (
-        "The key is not for this; a quota of bytes is used up; or a server without API keys, reached by another name "
-        "than localhost.",
+        "The key lacks the scope; the storage quota is used up; or a server without API keys was reached by a name "
+        "other than localhost.",
         "missing-scope",
         "expected a key with the scope submit, found one with read; use another key",
     ),
     404: (
-        "Nothing of this id is yours.",
+        "No resource of yours has this id.",
         "job-not-found",
         "job_0123456789abcdef01234567: no such job; GET /jobs lists yours",
     ),
     408: (
-        "The body does not come, or too slowly.",
+        "The body did not arrive, or too slowly.",
         "too-slow",
         "body: expected some of it within 30 s, found nothing; send it again",
     ),
     409: (
-        "The job's status does not allow it.",
+        "The state of the job or upload does not allow it.",
         "wrong-state",
         "job_0123456789abcdef01234567: is running; cancel it before deleting it",
     ),
@@ -45,28 +45,28 @@ PROBLEMS: dict[int, tuple[str, str, str]] = {
         "body: expected at most 1,048,576 bytes; send less, or raise TCNN_MAX_BODY_MB on the server",
     ),
     415: (
-        "The body is of another media type.",
+        "Unsupported media type of the body.",
         "unsupported-media",
         "expected Content-Type: application/json, found text/plain",
     ),
     416: (
-        "The range begins behind the file's end.",
+        "The range starts after the end of the file.",
         "range-not-satisfiable",
         "expected a range within the file's 1000 bytes; GET it without Range",
     ),
     422: (
-        "The request is understood and cannot be done; `errors` names the fields.",
+        "The request is well-formed but cannot be carried out; `errors` names the fields.",
         "refused",
         "resnet51: no timm model of this name; did you mean resnet50, resnet101, resnet152?",
     ),
     429: (
-        "A quota of queued jobs or GPU hours is used up; too many event streams or slow requests of one tenant at "
-        "once, or wrong keys from one address.",
+        "The quota of queued jobs or GPU hours is used up; or too many concurrent event streams or slow requests of "
+        "one tenant, or too many wrong keys from one address.",
         "too-many-streams",
         "64 event streams are open, as many as TCNN_MAX_STREAMS allows; close one, or poll",
     ),
     503: (
-        "The database is locked, away or full; try again after `Retry-After` seconds.",
+        "The database is locked, unreachable or full; try again after `Retry-After` seconds.",
         "store-unavailable",
         AWAY,
     ),
@@ -183,7 +183,7 @@ def _leave_open(properties: dict[str, Any]) -> None:
         if default is not None and not isinstance(default, dict):
             told = f"{default:.4g}" if isinstance(default, float) else default
             told = told if isinstance(told, str) else json.dumps(told)
-            described["description"] += f" Default: `{told}`, unless the preset has another."
+            described["description"] += f" Default: `{told}`, unless the preset sets another."
 
 
 def _statuses(path: str, method: str, operation: dict[str, Any]) -> list[int]:

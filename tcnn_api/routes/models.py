@@ -36,14 +36,14 @@ def _row(name: str) -> dict[str, Any]:
 )
 def models(
     query: Annotated[
-        str, Query(max_length=100, description="Words, or * and ? patterns, of the name.", examples=["resnet50*"])
+        str, Query(max_length=100, description="Words in the name, or * and ? patterns.", examples=["resnet50*"])
     ] = "",
-    limit: Annotated[int, Query(ge=1, le=2000, description="Models at most.")] = 50,
-    convertible: Annotated[bool | None, Query(description="Only those that can, or cannot, be converted.")] = None,
+    limit: Annotated[int, Query(ge=1, le=2000, description="Maximum number of models.")] = 50,
+    convertible: Annotated[bool | None, Query(description="Only models that can, or cannot, be converted.")] = None,
 ) -> JSONResponse:
-    """timm's models: layers, parameters and FLOPs before and after, weights, or why one cannot be converted.
+    """List timm models: layers, parameters and FLOPs before and after, weights, or why a model cannot be converted.
 
-    By name; with a query first the model of exactly this name, then those whose names begin so, the widely used first.
+    Sorted by name. With a query, an exact match comes first, then names that start with it, widely used models first.
     """
     found = [entry for entry in catalogue.ranked(query) if convertible in (None, entry.convertible)]
     rows = [_row(entry.name) for entry in found[:limit]]

@@ -43,33 +43,33 @@ EARLIER = 100
 
 
 class Expected(Record):
-    """How long the run would take, by a job of the same model and settings that has run here."""
+    """Expected time of the run, from an earlier job with the same model and settings."""
 
     job: str
-    seconds_per_update: float = Field(description="Of that job, its validations included.")
+    seconds_per_update: float = Field(description="Seconds per update of that job, including validation.")
     seconds: float
 
 
 class PlanView(TrainingPlan):
-    """What a fine-tuning job takes: sizes, memory and disk, computed; time by an earlier job, where there is one."""
+    """What a fine-tuning job needs: computed sizes, memory and disk, and time from an earlier job, if there is one."""
 
-    expected: Expected | None = Field(description="Null where no job of yours like it has run.")
+    expected: Expected | None = Field(description="Null if no similar job of yours has run.")
 
 
 @router.post(
     "/plan",
     summary="Plan a fine-tuning job",
     response_model=PlanView,
-    responses={200: examples.answer(examples.PLANNED, "What it would take."), **problems(409)},
+    responses={200: examples.answer(examples.PLANNED, "The plan."), **problems(409)},
 )
 async def plan(
     body: Annotated[PlanRequest, Body(openapi_examples=examples.PLAN)], parts: ServiceDep, owner: Tenant
 ) -> JSONResponse:
-    """Parameters, FLOPs, memory and disk of a job that is not submitted, and what would end it.
+    """Estimate parameters, FLOPs, memory and disk of a job without submitting it, and list what would make it fail.
 
-    The body is that of `POST /finetune`, or of `POST /transform` with `finetune`, under its name. Memory is computed
-    from the shapes of a step, for the workers' GPU or for this host. Nothing is downloaded, and no step is taken:
-    times are those of an earlier job. It takes seconds, since PyTorch is loaded.
+    The body holds that of `POST /finetune`, or of `POST /transform` with `finetune`, under its name. Memory is
+    computed from the shapes of a step, for the workers' GPU or for this host. Nothing is downloaded and no step is
+    run; times are taken from an earlier job. It takes a few seconds, because PyTorch is loaded.
     """
     request: TransformRequest | FinetuneRequest = body.request
     try:

@@ -17,9 +17,9 @@ from tcnn_jobs.model.requests import Request as JobRequest
 
 router = APIRouter(tags=["submit"], dependencies=AUTHENTICATED)
 
-LOCATION = {"Location": {"description": "Where the job can be looked at.", "schema": {"type": "string"}}}
+LOCATION = {"Location": {"description": "URL of the job.", "schema": {"type": "string"}}}
 ACCEPTED: dict[int | str, dict[str, Any]] = {
-    202: examples.answer(examples.QUEUED, "The job is queued, and on disk.", headers=LOCATION),
+    202: examples.answer(examples.QUEUED, "The job is queued and stored.", headers=LOCATION),
     **problems(409),
 }
 

@@ -26,7 +26,7 @@ DAYS = 30
 
 
 class Quotas(Model):
-    """The most that a tenant may have; None is any amount."""
+    """Quotas of a tenant; null means unlimited."""
 
     queued: int | None = Field(default=None, ge=0, lt=2**63)
     """Jobs that wait."""

@@ -77,11 +77,11 @@ Search = Annotated[str, Field(max_length=MOST_NAME), AfterValidator(_encodable)]
 
 
 class Labels(Frozen):
-    """What people call a job; as the body of an edit, what is left out stays and null takes away."""
+    """Name, tags and note of a job. In an edit, omitted fields stay unchanged and null removes one."""
 
-    name: Name | None = Field(default=None, description="What the job is called; null or empty for its model's name.")
-    tags: Tags | None = Field(default=None, description="All of its tags, in their order; null or empty for none.")
-    note: Note | None = Field(default=None, description="Whatever is worth remembering; null or empty for none.")
+    name: Name | None = Field(default=None, description="Name of the job; null or empty: the name of its model.")
+    tags: Tags | None = Field(default=None, description="All tags of the job, in order; null or empty: none.")
+    note: Note | None = Field(default=None, description="Free text; null or empty: none.")
 
     def given(self) -> dict[str, Any]:
         """The labels that were said, as a job has them."""

@@ -45,7 +45,7 @@ class WorkerState(Model):
 
 
 class TenantLoad(Model):
-    """What a tenant has in the queue and in the store of results."""
+    """A tenant's jobs in the queue and bytes in the store of results."""
 
     tenant: str
     queued: int = 0

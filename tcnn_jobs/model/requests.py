@@ -12,38 +12,39 @@ from tcnn_jobs.model.naming import Labels
 
 MOST_NAME = 500
 Name = Annotated[str, Field(min_length=1, max_length=MOST_NAME)]
-WEIGHTS = "Your own weights of the model, uploaded (`POST /weights`), in place of timm's."
+WEIGHTS = "Id of uploaded weights for the model (`POST /weights`), instead of timm's."
 
 
 class Options(Labels):
     """Options of every job: priority, retries, dependencies, limits, webhook, labels."""
 
-    priority: int = Field(default=0, ge=-100, le=100, description="Higher ones run first.")
-    max_attempts: int = Field(default=3, ge=1, le=100, description="Tries before the job counts as failed.")
+    priority: int = Field(default=0, ge=-100, le=100, description="Jobs with higher priority run first.")
+    max_attempts: int = Field(default=3, ge=1, le=100, description="Attempts before the job fails.")
     depends_on: tuple[Name, ...] = Field(
         default=(), max_length=16,
-        description="Jobs that must have succeeded before this one starts; those that it names as models are in any "
-        "case. It fails if one of them fails or is cancelled.",
+        description="Jobs that must succeed before this one starts, in addition to those that it names as "
+        "models. It fails if one of them fails or is cancelled.",
     )  # fmt: skip
     webhook: Annotated[str, Field(max_length=2000)] | None = Field(
-        default=None, description="Called when the job has succeeded, failed or been cancelled."
+        default=None, description="URL to call when the job has succeeded, failed or been cancelled."
     )
     max_runtime: float | None = Field(
         default=None, ge=1, le=1e9,
-        description="Seconds that it may run, in all its attempts; then it is stopped and fails. Default the server's.",
+        description="Time limit in seconds over all attempts; the job is then stopped and fails. Default: "
+        "the server's.",
     )  # fmt: skip
     stall_minutes: float | None = Field(
         default=None, ge=1, le=1e6,
-        description="Minutes without any progress after which it is killed, which is a failed try. Default the "
-        "server's.",
+        description="Minutes without any progress after which the process is killed; this counts as a "
+        "failed attempt. Default: the server's.",
     )  # fmt: skip
 
 
 class ModelReference(Frozen):
     """A reference to a model: exactly one of a job, an uploaded checkpoint, a timm name."""
 
-    job: Name | None = Field(default=None, description="The checkpoint that this job made.")
-    checkpoint: Name | None = Field(default=None, description="An uploaded checkpoint.")
+    job: Name | None = Field(default=None, description="Id of a job: its checkpoint.")
+    checkpoint: Name | None = Field(default=None, description="Id of an uploaded checkpoint.")
     model: Name | None = Field(default=None, description="A timm name.")
     weights: Name | None = Field(default=None, description=f"For a timm model: {WEIGHTS[0].lower()}{WEIGHTS[1:]}")
 
@@ -68,16 +69,18 @@ class ModelReference(Frozen):
 class Training(Frozen):
     """Fine-tuning settings: data, preset, configuration, baseline, processes."""
 
-    dataset: Name = Field(description="An uploaded data set's id, or a data set that the server allows by name.")
-    val: Name | None = Field(default=None, description="Validation images; default the data set's own split.")
-    preset: str = Field(default="paper", description="Settings to begin with: paper, quick, cifar.")
-    config: dict[str, Any] = Field(default={}, description="Any settings of `FinetuneConfig`, over the preset's.")
+    dataset: Name = Field(description="Id of an uploaded data set, or the name of one that the server allows.")
+    val: Name | None = Field(default=None, description="Validation images. Default: the data set's own split.")
+    preset: str = Field(default="paper", description="Settings to start from: paper, quick, cifar.")
+    config: dict[str, Any] = Field(
+        default={}, description="Any settings of `FinetuneConfig`; they override the preset's."
+    )
     baseline: bool = Field(
         default=False,
-        description="Then fine-tune the CNN in the same way, too (same start, batches, updates), and compare the two.",
+        description="Afterwards fine-tune the CNN in the same way (same start, batches, updates), and compare the two.",
     )
     num_workers: int = Field(
-        default=1, ge=1, le=4096, description="Processes that share the training, a GPU each: one worker's, or Ray's."
+        default=1, ge=1, le=4096, description="Training processes, one per GPU: of one worker, or of a Ray cluster."
     )
 
     @property
@@ -92,7 +95,9 @@ class TransformRequest(Options, ConversionConfig):
     model: Name = Field(description="A timm name.")
     pretrained: bool = Field(default=True, description="Pretrained weights, or random ones.")
     weights: Name | None = Field(default=None, description=WEIGHTS)
-    num_classes: int | None = Field(default=None, ge=1, le=1_000_000, description="Default: the weights' own.")
+    num_classes: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="Width of the classifier. Default: that of the weights."
+    )
     finetune: Training | None = Field(default=None, description="Fine-tune the converted model in the same job.")
 
     @property
@@ -109,11 +114,11 @@ class FinetuneRequest(Options, Training, ModelReference):
 
 
 class EvaluateRequest(Options, ModelReference):
-    """`POST /evaluate`: measure one model, or several side by side."""
+    """`POST /evaluate`: evaluate one model, or compare several."""
 
-    dataset: Name = Field(description="An uploaded data set's id, or a data set that the server allows by name.")
+    dataset: Name = Field(description="Id of an uploaded data set, or the name of one that the server allows.")
     config: dict[str, Any] = Field(default={}, description="Any settings of `EvaluationConfig`.")
-    against: tuple[ModelReference, ...] = Field(default=(), max_length=8, description="Models to set beside it.")
+    against: tuple[ModelReference, ...] = Field(default=(), max_length=8, description="Models to compare with.")
 
     @property
     def settings(self) -> EvaluationConfig:
@@ -122,7 +127,7 @@ class EvaluateRequest(Options, ModelReference):
 
 
 class PlanRequest(Frozen):
-    """`POST /plan`: a request that is not to be done: exactly one of the two."""
+    """`POST /plan`: a request to plan without submitting it; exactly one of the two."""
 
     transform: TransformRequest | None = Field(default=None, description="As for `POST /transform`, with `finetune`.")
     finetune: FinetuneRequest | None = Field(default=None, description="As for `POST /finetune`.")

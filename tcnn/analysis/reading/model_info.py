@@ -23,7 +23,7 @@ STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class Verified(Record):
-    """What the verification at conversion found."""
+    """Result of the verification at conversion."""
 
     passed: bool
     errors: dict[str, float]
@@ -33,7 +33,7 @@ class Verified(Record):
 
 
 class Trained(Record):
-    """What the fine-tuning was that made a checkpoint."""
+    """The fine-tuning that produced a checkpoint."""
 
     data: str | None = None
     epoch: int | None = None
@@ -46,14 +46,14 @@ class Trained(Record):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def top1_interval(self) -> tuple[float, float] | None:
-        """Between these other images might have put the accuracy: a 95 % score interval."""
+        """95 % score interval of the accuracy."""
         if self.top1 is None or not self.images:
             return None
         return scores.rounded_interval(round(self.top1 * self.images), self.images)
 
 
 class ModelInfo(Record):
-    """What a name stands for; None where that is not known or does not apply."""
+    """Description of a model; null where unknown or not applicable."""
 
     name: str
     kind: str

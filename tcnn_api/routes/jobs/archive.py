@@ -68,10 +68,10 @@ class _Written(io.RawIOBase):
     },
 )
 async def archive(job: JobId, request: Request, parts: ServiceDep, owner: Reach, own: Tenant) -> StreamingResponse:
-    """Every file of a job that has succeeded, its log, and the job itself as `job.json`, in one zip.
+    """Download every file of a succeeded job, its log, and the job itself as `job.json`, in one zip.
 
-    It is made while it is sent, so it has no length and no ranges: for large checkpoints `/checkpoint` can go on where
-    a download broke off. The same job always gives the same bytes.
+    The zip is created while it is sent, so it has no length and no ranges; use `/checkpoint` for large checkpoints,
+    which can resume an interrupted download. The same job always gives the same bytes.
     """
     found = succeeded(await to_thread.run_sync(parts.store.get, job, owner))
     parts.pools.downloads.check(own)

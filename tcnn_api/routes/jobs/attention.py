@@ -23,7 +23,7 @@ router = APIRouter(prefix="/jobs", tags=["attention"], dependencies=AUTHENTICATE
 
 IMAGE = "img_0123456789abcdef"
 LAST = "last.safetensors"
-MAP = "One map a head, (K, H, W): base64 of little-endian float32."
+MAP = "One map per head, (K, H, W): base64 of little-endian float32."
 
 
 class Said(BaseModel):
@@ -37,15 +37,17 @@ class LayerView(BaseModel):
     """An attention layer. Sizes are (rows, columns), in pixels of the layer's padded map."""
 
     name: str
-    heads: int = Field(description="K.")
-    kernel: tuple[int, int] | None = Field(description="Of the convolution; a head is one of its taps, row by row.")
-    size: tuple[int, int] = Field(description="(H, W).")
-    padding: tuple[int, int, int, int] = Field(description="(left, right, top, bottom): what of the map is no image.")
+    heads: int = Field(description="Number of heads, K.")
+    kernel: tuple[int, int] | None = Field(
+        description="Kernel size of the convolution; the heads are its taps, row by row."
+    )
+    size: tuple[int, int] = Field(description="Size of the padded map, (H, W).")
+    padding: tuple[int, int, int, int] = Field(description="Padding of the map, (left, right, top, bottom).")
     queries: tuple[int, int]
-    first: tuple[int, int] = Field(description="Where the first query is.")
-    stride: tuple[int, int] = Field(description="From one query to the next.")
-    gate: list[float] | None = Field(description="σ(λ/τ) of every head: 1 is position only, 0 content only.")
-    temperature: float = Field(description="τ.")
+    first: tuple[int, int] = Field(description="Position of the first query.")
+    stride: tuple[int, int] = Field(description="Distance from one query to the next.")
+    gate: list[float] | None = Field(description="Gate σ(λ/τ) of every head: 1 is position only, 0 content only.")
+    temperature: float = Field(description="Temperature τ.")
 
 
 View = Literal["start", "last"]
@@ -57,13 +59,13 @@ class ImageView(BaseModel):
     id: str
     width: int
     height: int
-    picture: str = Field(description="A data URL: resized and cropped as the model's own preparation does.")
-    truth: str | None = Field(default=None, description="The class of a data set's picture.")
-    says: list[Said] = Field(description="The model's answer.")
+    picture: str = Field(description="The image as a data URL, resized and cropped as for the model.")
+    truth: str | None = Field(default=None, description="True class, if the image is from a data set.")
+    says: list[Said] = Field(description="The model's top predictions.")
     layers: list[LayerView]
     checkpoints: list[View] = Field(
-        description="Checkpoints of the run that can be looked at beside the job's own: `start` is what it began with, "
-        "`last` stands after its last epoch."
+        description="Other checkpoints of the run that can be inspected: `start`, before training, and "
+        "`last`, after the last epoch."
     )
 
 
@@ -73,14 +75,15 @@ class MapsView(BaseModel):
     name: str
     size: tuple[int, int]
     padding: tuple[int, int, int, int]
-    query: tuple[int, int] = Field(description="The query nearest to the place, (row, column) of the padded map.")
+    query: tuple[int, int] = Field(description="The query nearest to the given point, (row, column) of the padded map.")
     gate: list[float] | None
-    temperature: float = Field(description="τ.")
+    temperature: float = Field(description="Temperature τ.")
     centres: list[tuple[float, float] | None] | None = Field(
-        description="Of each head's positional attention, (row, column) in pixels from the query; null without one."
+        description="Centre of each head's positional attention, (row, column) in pixels from the query; "
+        "null if it has none."
     )
     radii: list[tuple[float, float] | None] | None = Field(
-        description="Of the circles around the centres that hold 50 % and 90 % of it, in pixels of the map."
+        description="Radii of the circles around the centres that contain 50 % and 90 % of it, in pixels of the map."
     )
     content: str = Field(description=f"softmax(QKᵀ/√d). {MAP}")
     positional: str | None = Field(description=f"{MAP} The attention is (1 − gate)·content + gate·positional.")
@@ -89,7 +92,7 @@ class MapsView(BaseModel):
 class AttentionView(BaseModel):
     """Attention maps of all layers for the queries nearest to one point of the image."""
 
-    says: list[Said] = Field(description="The model's answer, as this checkpoint at this temperature.")
+    says: list[Said] = Field(description="Top predictions of this checkpoint at this temperature.")
     layers: list[MapsView]
 
 
@@ -110,12 +113,12 @@ _ANSWER = {"says": _IMAGE["says"], "layers": [{**_MAPS, "content": "AAAAPwAAAD8=
 @router.post(
     "/{id}/attention/images",
     status_code=201,
-    summary="Look at a picture",
+    summary="Upload an image to inspect",
     response_model=ImageView,
-    responses={201: answer(_IMAGE, "The picture, and the layers."), **problems(409)},
+    responses={201: answer(_IMAGE, "The image, and the layers."), **problems(409)},
     openapi_extra={
         "requestBody": {
-            "description": "A picture in any of PIL's formats, at most 32 MiB; none with `dataset`.",
+            "description": "An image in any of PIL's formats, at most 32 MiB; no body with `dataset`.",
             "content": IMAGE_BODY,
         }
     },
@@ -125,15 +128,20 @@ async def look(
     request: Request,
     parts: ServiceDep,
     owner: Tenant,
-    dataset: Annotated[str | None, Query(description="Take a picture of this uploaded data set instead.")] = None,
-    number: Annotated[int, Query(ge=0, le=1_000_000, description="Which one: 0, 1, 2 … come by all classes.")] = 0,
+    dataset: Annotated[
+        str | None, Query(description="Use an image of this uploaded data set instead of a request body.")
+    ] = None,
+    number: Annotated[
+        int, Query(ge=0, le=1_000_000, description="Index of the image; 0, 1, 2 … cycle through the classes.")
+    ] = 0,
     file: Annotated[
-        str | None, Query(max_length=1000, description="Its name in the data set, with its class: `cat/1.jpg`.")
+        str | None,
+        Query(max_length=1000, description="Path of the image in the data set, including its class: `cat/1.jpg`."),
     ] = None,
 ) -> Response:
-    """Upload an image and run a job's model on it. The last four images of a model are cached, for some minutes.
+    """Upload an image and run a job's model on it. The last four images of a model are cached for a few minutes.
 
-    The first picture of a model takes seconds, since the model is loaded; what is asked of it takes milliseconds.
+    The first image takes seconds, because the model is loaded; queries for it then take milliseconds.
     """
     _, checkpoint = await parts.pools.storage.run(owner, own_checkpoint, parts, job, owner)
     asked: dict[str, Any] = {"do": "open"}
@@ -150,7 +158,7 @@ async def look(
 
 @router.get(
     "/{id}/attention/{image}",
-    summary="Ask what a place attends to",
+    summary="Get the attention of a query",
     response_model=AttentionView,
     responses={200: answer(_ANSWER, "All heads of all layers."), **problems(409)},
 )
@@ -158,19 +166,19 @@ async def ask(
     job: JobId,
     parts: ServiceDep,
     owner: Tenant,
-    image: Annotated[str, InPath(description="The picture's id.", examples=[IMAGE], max_length=40)],
-    y: Annotated[float, Query(ge=0, le=1, description="From the top, as a share of the height.")] = 0.5,
-    x: Annotated[float, Query(ge=0, le=1, description="From the left, as a share of the width.")] = 0.5,
+    image: Annotated[str, InPath(description="Id of the image.", examples=[IMAGE], max_length=40)],
+    y: Annotated[float, Query(ge=0, le=1, description="Distance from the top as a fraction of the height.")] = 0.5,
+    x: Annotated[float, Query(ge=0, le=1, description="Distance from the left as a fraction of the width.")] = 0.5,
     checkpoint: Annotated[
-        View | None, Query(description="Instead of the job's own: one that `checkpoints` names.")
+        View | None, Query(description="One of `checkpoints`, instead of the job's own checkpoint.")
     ] = None,
     temperature: Annotated[
-        float | None, Query(ge=0.001, le=1000, description="τ of all layers, instead of that of training.")
+        float | None, Query(ge=0.001, le=1000, description="τ of all layers, instead of the trained model's.")
     ] = None,
 ) -> Response:
-    """Every head's attention from the query nearest to a place of the picture: content and position apart.
+    """Get every head's attention from the query nearest to a point of the image, content and position separately.
 
-    The first question about another checkpoint loads it, and one at another temperature puts the image through anew.
+    The first request for another checkpoint loads it, and one at another temperature runs the model again.
     """
     _, own = await parts.pools.storage.run(owner, own_checkpoint, parts, job, owner)
     asked: dict[str, Any] = {"do": "at", "image": image, "y": y, "x": x, "temperature": temperature}

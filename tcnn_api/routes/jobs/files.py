@@ -28,7 +28,7 @@ router = APIRouter(prefix="/jobs", tags=["results"], dependencies=AUTHENTICATED)
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _HEADERS = {
     "ETag": {"description": "The SHA-256 of the whole file, quoted.", "schema": {"type": "string"}},
-    "Repr-Digest": {"description": "The same by RFC 9530.", "schema": {"type": "string"}},
+    "Repr-Digest": {"description": "The same, as defined in RFC 9530.", "schema": {"type": "string"}},
 }
 KINDS: dict[str, Any] = {
     kind: {"schema": {} if kind == "application/json" else {"type": "string"}} for kind in sorted(MEDIA.values())
@@ -40,10 +40,10 @@ FILE: dict[int | str, dict[str, Any]] = {
         "headers": _HEADERS,
         "content": {"application/octet-stream": _BINARY, "multipart/byteranges": _BINARY},
     },
-    304: {"description": "The client has it (`If-None-Match`)."},
+    304: {"description": "The client's copy is current (`If-None-Match`)."},
     307: {
-        "description": "With `redirect=true`: where the file is, a URL of the store of results that needs no key and "
-        "is soon worth nothing. Send it no `Authorization`.",
+        "description": "With `redirect=true`: a short-lived URL of the file in the store of results, which needs no "
+        "key. Do not send `Authorization` to it.",
         "headers": {**_HEADERS, "Location": {"description": "The URL.", "schema": {"type": "string"}}},
     },
     **problems(409, 416, 429),
@@ -59,7 +59,8 @@ FILES: dict[int | str, dict[str, Any]] = {
 Redirect = Annotated[
     bool,
     Query(
-        description="You can be sent elsewhere for the file (307), if this server does that; else it answers itself."
+        description="Allow a redirect (307) to the object store, if the server supports it; otherwise the "
+        "server sends the file itself."
     ),
 ]
 
@@ -87,7 +88,7 @@ def checkpoints(job: JobId, store: StoreDep, owner: Reach) -> FileList:
     return FileList(**page_of(files(store.get(job, owner)), False))
 
 
-Name = Annotated[str, InPath(description="A file's name.", examples=["summary.csv"])]
+Name = Annotated[str, InPath(description="Name of the file.", examples=["summary.csv"])]
 
 
 @router.get("/{id}/files/{name}", summary="Download a file", response_class=Response, responses=FILES)
@@ -107,10 +108,10 @@ async def file(
     "/{id}/metrics.csv",
     summary="Metrics of a job",
     response_class=Response,
-    responses={200: examples.answer(examples.METRICS, "A line every few steps and every epoch.", "text/csv")},
+    responses={200: examples.answer(examples.METRICS, "One row every few steps and every epoch.", "text/csv")},
 )
 async def metrics(job: JobId, parts: ServiceDep, owner: Reach, own: Tenant) -> Response:
-    """Training metrics so far, one row for each measurement; nested values have dotted names."""
+    """Download the training metrics so far, one row per measurement; nested values have dotted names."""
     await to_thread.run_sync(parts.store.get, job, owner)
     return await parts.pools.storage.run(own, _metrics, parts.artifacts, job)
 
@@ -149,7 +150,7 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     "/{id}/logs",
     summary="Log of a job",
     response_class=Response,
-    responses={200: examples.answer("converting: building the source\n", "What the process wrote.", "text/plain")},
+    responses={200: examples.answer("converting: building the source\n", "Output of the process.", "text/plain")},
 )
 async def logs(
     job: JobId,
@@ -158,13 +159,14 @@ async def logs(
     own: Tenant,
     attempt: Annotated[
         int | None,
-        Query(ge=1, le=2**31 - 1, description="Which time that a worker took the job, from 1; default the last."),
+        Query(ge=1, le=2**31 - 1, description="Number of the attempt, from 1. Default: the last."),
     ] = None,
     tail: Annotated[
-        int | None, Query(ge=1, le=2**31 - 1, description="Only so many bytes of its end, from the next whole line on.")
+        int | None,
+        Query(ge=1, le=2**31 - 1, description="Only this many bytes of the end, starting at the next full line."),
     ] = None,
 ) -> StreamingResponse:
-    """The log of the job's process so far; every attempt has its own."""
+    """Get the log of the job's process so far; every attempt has its own."""
     await to_thread.run_sync(parts.store.get, job, owner)
     return await parts.pools.storage.run(own, _log, parts.artifacts, job, attempt, tail)
 

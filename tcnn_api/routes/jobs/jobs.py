@@ -24,7 +24,7 @@ from tcnn_jobs.model.naming import MOST_TAGS, Labels, Search
 router = APIRouter(prefix="/jobs", tags=["jobs"], dependencies=AUTHENTICATED)
 
 MOST = 2**31 - 1
-Seen = Annotated[int | None, Header(alias="Last-Event-ID", ge=0, le=MOST, description="As `after`, for a stream.")]
+Seen = Annotated[int | None, Header(alias="Last-Event-ID", ge=0, le=MOST, description="Like `after`, for a stream.")]
 
 
 @router.get(
@@ -49,42 +49,44 @@ async def index(
     still: StillValid,
     request: Request,
     accept: Annotated[str, Header(include_in_schema=False)] = "",
-    after: Annotated[str | None, Query(description="The last id of the page before.", examples=[JOB])] = None,
-    limit: Annotated[int, Query(ge=1, le=100, description="Jobs a page.")] = 20,
-    status: Annotated[Status | None, Query(description="Only jobs that stand so.")] = None,
+    after: Annotated[str | None, Query(description="Last id of the previous page.", examples=[JOB])] = None,
+    limit: Annotated[int, Query(ge=1, le=100, description="Jobs per page.")] = 20,
+    status: Annotated[Status | None, Query(description="Only jobs with this status.")] = None,
     kind: Annotated[Kind | None, Query(description="Only jobs of this kind.")] = None,
     tenant: Annotated[
-        str | None, Query(description="Only this tenant's; that of another one takes the scope `admin`.")
+        str | None, Query(description="Only jobs of this tenant; another tenant's require the scope `admin`.")
     ] = None,
     q: Annotated[
         Search,
         Query(
-            description="Only jobs in whose name, tags, note, id or request all of these words occur, in any case; "
-            "of the newest 100,000 that the other filters leave."
+            description="Only jobs whose name, tags, note, id or request contain all of these words, ignoring "
+            "case. Searches the newest 100,000 jobs that pass the other filters."
         ),
     ] = "",
     tag: Annotated[
-        list[str] | None, Query(max_length=MOST_TAGS, description="Only jobs with this tag; several: with all of them.")
+        list[str] | None,
+        Query(max_length=MOST_TAGS, description="Only jobs with this tag; if repeated, with all of the tags."),
     ] = None,
     sort: Annotated[
         str,
         Query(
             max_length=300,
-            description="`created`, `started`, `finished`, `duration`, `name`, or a number of the request or the "
-            "result: `settings.lr`, `metrics.accuracy`. With `-` before it the greatest first; jobs without come "
-            "last. Any but `created` is of the newest 10,000 jobs that the other filters leave.",
+            description="`created`, `started`, `finished`, `duration`, `name`, or a number of the request or "
+            "the result, such as `settings.lr` or `metrics.accuracy`. Prefix with `-` for descending order; jobs "
+            "without a value come last. Orders other than `created` cover the newest 10,000 jobs that pass the "
+            "other filters.",
             examples=["-metrics.accuracy"],
         ),
     ] = "-created",
     results: Annotated[
-        bool, Query(description="Whether to tell results; without them the `metrics` by short names remain.")
+        bool, Query(description="Whether to include results; `metrics` is included in any case.")
     ] = True,
 ) -> Response:
-    """List your jobs, newest first; with the scope `admin` those of all tenants.
+    """List your jobs, newest first; with the scope `admin`, the jobs of all tenants.
 
-    With `Accept: text/event-stream` the same page as it changes, looked at once a second. A `jobs` message has the ids
-    in their `order`, and of the jobs those that `changed`, without their results; the first message has all of them.
-    `away` and `back` say that the database no longer answers, and that it does again.
+    With `Accept: text/event-stream`, streams the changes of the page, checked once a second. A `jobs` message has the
+    ids in their `order`, and the jobs that `changed`, without results; the first message has all jobs. `away` and
+    `back` mean that the database is unreachable, and that it is reachable again.
     """
     if tenant is not None and tenant != owner:
         if owner is not None:
@@ -130,7 +132,7 @@ def _order(sort: str) -> Order:
         raise Refused("sort", str(error)) from error
 
 
-@router.get("/{id}", summary="Look at a job", responses={200: examples.answer(examples.SUCCEEDED, "The job.")})
+@router.get("/{id}", summary="Get a job", responses={200: examples.answer(examples.SUCCEEDED, "The job.")})
 def show(job: JobId, request: Request, store: StoreDep, owner: Reach) -> JobView:
     """Get a job: status, progress (at most a second old), result or error."""
     return seen_by(request.state.principal, JobView.of(store.get(job, owner)))
@@ -147,9 +149,9 @@ def label(
     owner: Tenant,
     key: Idempotency,
 ) -> JobView:
-    """Set a job's name, tags and note, whatever its status. Fields left out are unchanged, null removes one.
+    """Set a job's name, tags and note, whatever its status. Omitted fields stay unchanged, null removes one.
 
-    Saying the same again changes nothing.
+    Idempotent.
     """
     request.state.job = job
     return JobView.of(store.label(job, owner, body, key))
@@ -163,7 +165,7 @@ def label(
 def cancel(job: JobId, request: Request, store: StoreDep, owner: Reach, key: Idempotency) -> JobView:
     """Cancel a job: a queued one at once, a running one as soon as its process has ended. Idempotent.
 
-    With the scope `admin` another tenant's, too.
+    The scope `admin` allows cancelling jobs of other tenants.
     """
     request.state.job = job
     return JobView.of(store.cancel(job, owner, key))
@@ -200,7 +202,7 @@ async def delete(job: JobId, parts: ServiceDep, owner: Tenant) -> None:
                 "text/event-stream": {"schema": {"type": "string"}, "example": examples.STREAM},
             },
         },
-        204: {"description": "A stream of a job that has ended, when everything was seen: do not come back."},
+        204: {"description": "For a stream: the job has ended and all events have been sent; do not reconnect."},
         **problems(429),
     },
 )
@@ -211,15 +213,15 @@ async def events(
     own: Tenant,
     still: StillValid,
     accept: Annotated[str, Header(include_in_schema=False)] = "",
-    after: Annotated[int, Query(ge=0, le=MOST, description="Only events after this number.")] = 0,
-    limit: Annotated[int, Query(ge=1, le=1000, description="Events a page; a stream has no pages.")] = 100,
+    after: Annotated[int, Query(ge=0, le=MOST, description="Only events after this sequence number.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Events per page; does not apply to streams.")] = 100,
     seen: Seen = None,
 ) -> Response:
     """List a job's events, oldest first, or stream them as server-sent events.
 
-    With `Accept: text/event-stream` the same as a stream: first what has happened after `Last-Event-ID`, then what
-    happens, with `progress` messages (no id) in between, at most one a second, until the job has ended. `away` and
-    `back` (no id) say that the database no longer answers, and that it does again.
+    With `Accept: text/event-stream`, streams first the events after `Last-Event-ID` and then new ones until the job
+    ends, with `progress` messages (no id) in between, at most one a second. `away` and `back` (no id) mean that the
+    database is unreachable, and that it is reachable again.
     """
     if "text/event-stream" not in accept.lower():
         found = await to_thread.run_sync(lambda: parts.store.events(job, owner, after=after, limit=limit + 1))

@@ -15,7 +15,7 @@ from tcnn_api.routes.jobs.pictures import IMAGE_BODY, ask_about_body, began_with
 router = APIRouter(prefix="/jobs", tags=["attention"], dependencies=AUTHENTICATED)
 
 ROLES = (
-    "`cnn`: the CNN that was converted, with its own classes; `before`: the T-CNN that the job went on with; "
+    "`cnn`: the CNN that was converted, with its own classes; `before`: the T-CNN that the job started from; "
     "`tuned_cnn`: the CNN, fine-tuned in the same way; `t_cnn`: the job's T-CNN."
 )
 BASELINE = "baseline.safetensors"
@@ -24,7 +24,7 @@ BASELINE = "baseline.safetensors"
 class GuessView(BaseModel):
     """A predicted class and its probability."""
 
-    index: int = Field(description="Of the model's output.")
+    index: int = Field(description="Index in the model's output.")
     name: str
     probability: float
 
@@ -33,19 +33,20 @@ class AnswerView(BaseModel):
     """The top predictions of one model."""
 
     role: Literal["cnn", "before", "tuned_cnn", "t_cnn"] = Field(description=ROLES)
-    missing: str | None = Field(description="Why this model gives no answer.")
+    missing: str | None = Field(description="Why there is no prediction of this model, or null.")
     same_classes: bool | None = Field(
-        description="Whether it tells the classes apart that the job's own model does; null where it gives no answer."
+        description="Whether it has the same classes as the job's own model; null if it gives no prediction."
     )
-    guesses: list[GuessView] = Field(description="The most probable class first.")
+    guesses: list[GuessView] = Field(description="Top predictions, most probable first.")
 
 
 class PredictView(BaseModel):
     """The top predictions of a job's models for one image."""
 
-    models: list[AnswerView] = Field(description="The job's own last.")
+    models: list[AnswerView] = Field(description="The job's own model last.")
     same_first_guess: bool | None = Field(
-        description="Whether those with the same classes all say the same first; null where that is one model alone."
+        description="Whether all models with the same classes have the same first prediction; null if "
+        "there is only one."
     )
 
 
@@ -67,9 +68,9 @@ _ANSWER = {
 
 @router.post(
     "/{id}/predict",
-    summary="Say what an image shows",
+    summary="Classify an image",
     response_model=PredictView,
-    responses={200: answer(_ANSWER, "The most probable classes, by each model."), **problems(409)},
+    responses={200: answer(_ANSWER, "The most probable classes of each model."), **problems(409)},
     openapi_extra={
         "requestBody": {
             "description": "An image in any of PIL's formats, at most 32 MiB.",
@@ -83,12 +84,12 @@ async def predict(
     request: Request,
     parts: ServiceDep,
     owner: Tenant,
-    top: Annotated[int, Query(ge=1, le=100, description="Classes that are told of each model.")] = 5,
+    top: Annotated[int, Query(ge=1, le=100, description="Number of classes per model.")] = 5,
 ) -> Response:
-    """The same numbers as `tcnn predict` gives, by the job's model and by those that it came from.
+    """Classify an image as `tcnn predict` does, with the job's model and those that it was made from.
 
-    The CNN is had back from its conversion exactly, or from a download that is on this server already; where neither
-    is there, `missing` says so. The first image of a model takes seconds, since the models are loaded.
+    The CNN is recovered exactly from its conversion, or taken from weights that this server has already downloaded; if
+    neither is possible, `missing` says so. The first image takes seconds, because the models are loaded.
     """
     own, others = await parts.pools.storage.run(owner, _models, parts, job, owner)
     asked = {"do": "predict", "others": others, "top": top}

@@ -44,12 +44,13 @@ POLICY = {
     "/{id}/report",
     summary="Report of a job",
     response_class=Response,
-    responses={200: answer("<!doctype html>…", "One HTML file, with everything in it.", "text/html"), **problems(409)},
+    responses={200: answer("<!doctype html>…", "One self-contained HTML file.", "text/html"), **problems(409)},
 )
 async def report(job: JobId, parts: ServiceDep, owner: Reach, own: Tenant) -> Response:
-    """What was converted and how well, curves, gates and spans, evaluations, and pictures of attention.
+    """Get the report of a run: conversion, equivalence, curves, gates and spans, evaluations, and attention maps.
 
-    Making it takes seconds, once. The pictures are of the job's own data set, if that was uploaded and is still there.
+    It is created on the first request, which takes seconds. The maps are of images of the job's data set, if that was
+    uploaded and still exists.
     """
     found = succeeded(await to_thread.run_sync(parts.store.get, job, owner))
     attempt = await parts.pools.storage.run(own, parts.artifacts.attempt, found, winner(found))

@@ -25,9 +25,9 @@ MADE: dict[str, Any] = EXAMPLE | {"secret": "tcnnshare_…", "page": "/#/shared/
 
 
 class NewShare(BaseModel, extra="forbid"):
-    """A link to make."""
+    """A link to create."""
 
-    days: float = Field(default=7, gt=0, le=365, description="After which it ends by itself.")
+    days: float = Field(default=7, gt=0, le=365, description="Days until the link expires.")
 
 
 class ShareView(BaseModel):
@@ -45,10 +45,12 @@ class ShareView(BaseModel):
 
 
 class ShareMade(ShareView):
-    """A link, with what is told once."""
+    """A new link, with its secret, which is shown only once."""
 
-    secret: str | None = Field(description="In place of a key, for this job alone; null where it has been told before.")
-    page: str | None = Field(description="The dashboard's page of it, below the server's address.")
+    secret: str | None = Field(
+        description="Use in place of a key, for this job only; null if it has been shown before."
+    )
+    page: str | None = Field(description="Path of the dashboard's page for the job.")
 
 
 class ShareList(Page):
@@ -73,9 +75,9 @@ def create(
         NewShare | None, Body(openapi_examples={"week": {"summary": "For a week", "value": {"days": 7}}})
     ] = None,
 ) -> ShareMade:
-    """Make a link with which anybody sees this job, its events, log and files, and nothing else, and changes nothing.
+    """Create a link with which anyone can view this job, its events, log and files, and nothing else, read-only.
 
-    It ends by itself, or when it is revoked, or with the job. On a server without keys there is nobody to let in.
+    It ends when it expires, when it is revoked, or with the job. A server without keys refuses, as it is open anyway.
     """
     request.state.job = job
     if request.state.principal == LOCAL:
@@ -91,7 +93,7 @@ def create(
 
 @router.get("/{id}/shares", summary="List the links to a job", responses={200: answer(listed(EXAMPLE), "Links.")})
 def index(job: JobId, store: StoreDep, owner: Tenant) -> ShareList:
-    """Those that are valid, the oldest first. What opens them is not stored."""
+    """List the valid links, oldest first. Their secrets are not stored."""
     return ShareList(**page_of(map(ShareView.of, store.shares(job, owner)), more=False))
 
 
@@ -103,6 +105,6 @@ def revoke(
     store: StoreDep,
     owner: Tenant,
 ) -> None:
-    """Nobody sees the job by it any more, after three seconds at most. Revoking it twice is no error."""
+    """Revoke a link; it stops working within three seconds. Idempotent."""
     request.state.job = job
     store.revoke_share(share, job, owner)

@@ -29,7 +29,7 @@ router = APIRouter(tags=["operation"])
     responses={200: examples.answer({"status": "ok", "version": __version__}, "Yes.")},
 )
 async def healthz() -> Health:
-    """Liveness: 200 while the process answers, whatever it depends on. No key is needed."""
+    """Liveness: 200 as long as the process responds, whatever its dependencies do. Needs no key."""
     return Health(version=__version__)
 
 
@@ -37,9 +37,9 @@ class Me(BaseModel):
     """The authenticated tenant, and the key's scopes."""
 
     tenant: str
-    key: str = Field(description="The key's id or place, never the key.")
+    key: str = Field(description="Id of the key, or its position in the settings; never the key itself.")
     scopes: list[str]
-    job: str | None = Field(description="The one job that it shows, where it is a link's secret.")
+    job: str | None = Field(description="The job that a link's secret gives access to; null for a key.")
 
 
 @router.get(
@@ -47,18 +47,21 @@ class Me(BaseModel):
     summary="Whose key is this?",
     dependencies=AUTHENTICATED,
     responses={
-        200: examples.answer({"tenant": "alice", "key": "key_1", "scopes": ["read", "submit"], "job": None}, "Yours.")
+        200: examples.answer(
+            {"tenant": "alice", "key": "key_1", "scopes": ["read", "submit"], "job": None},
+            "The key's tenant and scopes.",
+        )
     },
 )
 async def me(request: Request) -> Me:
-    """The tenant and scopes of the key of this request."""
+    """Get the tenant and scopes of the request's key."""
     principal: Principal = request.state.principal
     return Me(tenant=principal.tenant, key=principal.key, scopes=sorted(principal.scopes), job=principal.job)
 
 
 @router.get(
     "/readyz",
-    summary="Can the server do its work?",
+    summary="Is the server ready?",
     response_model=Readiness,
     responses={200: examples.answer({"status": "ready", "free_bytes": 123456789000}, "Yes."), **problems(503)},
 )

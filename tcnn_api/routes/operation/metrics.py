@@ -29,7 +29,7 @@ router = APIRouter(tags=["operation"])
     responses={200: examples.answer('tcnn_jobs_queued{kind="finetune"} 3.0\n', "Metrics.", "text/plain")},
 )
 def metrics(parts: ServiceDep) -> Response:
-    """Prometheus metrics of the queue, the workers and this server. Requires a key where there are API keys."""
+    """Prometheus metrics of the queue, the workers and this server. Requires a key if the server has API keys."""
     return Response(generate_latest(parts.registry), media_type=CONTENT_TYPE_LATEST)
 
 

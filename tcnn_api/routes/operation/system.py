@@ -32,13 +32,13 @@ ENTRY: dict[str, Any] = {
 class AuditView(BaseModel):
     """An audit entry: an action, its resource, and the tenant, key and request that it came from."""
 
-    number: int = Field(description="Counts all entries.")
+    number: int = Field(description="Sequence number.")
     at: str
     action: str = Field(description="`job.submit`, `job.cancel`, `dataset.upload`, `key.revoke` …")
-    resource: str = Field(description="The id of what was changed; of a tenant its name.")
-    tenant: str = Field(description="Whose it is.")
+    resource: str = Field(description="Id of the changed resource; for a tenant, its name.")
+    tenant: str = Field(description="Tenant that owns the resource.")
     by: str = Field(description="The tenant of the key, or the user of the command line.")
-    key: str = Field(description="The key's id or its place in the settings; `command line`.")
+    key: str = Field(description="Id of the key or its position in the settings; or `command line`.")
     request: str = Field(description="The request's id, as in the log and in `X-Request-ID`.")
     details: dict[str, Any]
 
@@ -49,22 +49,20 @@ class AuditView(BaseModel):
 
 
 class AuditList(Page):
-    """A page of entries, newest first; for the next page `after` takes the last one's number."""
+    """A page of entries, newest first; pass the last number as `after` for the next page."""
 
     data: list[AuditView]
 
 
-@router.get(
-    "/audit", summary="The audit log", responses={200: answer(listed(ENTRY), "Entries.")}, dependencies=[AdminOnly]
-)
+@router.get("/audit", summary="Audit log", responses={200: answer(listed(ENTRY), "Entries.")}, dependencies=[AdminOnly])
 def audit(
     store: StoreDep,
-    tenant: Annotated[str | None, Query(description="Only what was done to things of this tenant.")] = None,
-    key: Annotated[str | None, Query(description="Only what was done with this key.")] = None,
-    after: Annotated[int | None, Query(ge=0, le=MOST, description="The last number of the page before.")] = None,
-    limit: Annotated[int, Query(ge=1, le=1000, description="Entries a page.")] = 100,
+    tenant: Annotated[str | None, Query(description="Only changes to this tenant's resources.")] = None,
+    key: Annotated[str | None, Query(description="Only changes made with this key.")] = None,
+    after: Annotated[int | None, Query(ge=0, le=MOST, description="Last number of the previous page.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Entries per page.")] = 100,
 ) -> AuditList:
-    """List changes made by HTTP or on the command line, newest first. Requires the scope `admin`."""
+    """List changes made over HTTP or on the command line, newest first. Requires the scope `admin`."""
     found, more = store.audit(tenant=tenant, key=key, after=after, limit=limit)
     return AuditList(**page_of(map(AuditView.of, found), more))
 
@@ -82,16 +80,20 @@ class WorkerView(BaseModel):
 
     name: str
     host: str
-    version: str = Field(description="What it runs: tcnn and torch.")
-    request_version: int = Field(description="The newest requests that it understands; it leaves newer jobs to others.")
-    slots: int = Field(description="Jobs that it runs at once.")
-    busy: int = Field(description="Slots that its running jobs take.")
-    present: bool = Field(description="Whether it was heard of lately: within a minute, or within its lease.")
-    keeps_house: bool = Field(description="Whether it is the one that reaps, sweeps and calls webhooks for all.")
-    started_at: str | None = Field(description="When it was first heard of.")
-    heartbeat_at: str = Field(description="When it was last heard of.")
-    lease: float = Field(description="Seconds of silence after which it loses its jobs.")
-    gpus: list[dict[str, Any]] = Field(description="Index, name, and where known bytes of memory used and in all.")
+    version: str = Field(description="Versions of tcnn and torch.")
+    request_version: int = Field(
+        description="Newest request version that it understands; it leaves newer jobs to other workers."
+    )
+    slots: int = Field(description="Maximum number of concurrent jobs.")
+    busy: int = Field(description="Slots in use.")
+    present: bool = Field(description="Whether it has sent a heartbeat recently: within a minute, or within its lease.")
+    keeps_house: bool = Field(
+        description="Whether it is the worker that does the housekeeping: lost jobs, cleanup and webhooks."
+    )
+    started_at: str | None = Field(description="Time of the first heartbeat.")
+    heartbeat_at: str = Field(description="Time of the last heartbeat.")
+    lease: float = Field(description="Seconds without a heartbeat after which it loses its jobs.")
+    gpus: list[dict[str, Any]] = Field(description="Index, name and, if known, used and total memory in bytes.")
 
     @classmethod
     def of(cls, state: WorkerState) -> "WorkerView":
@@ -108,11 +110,11 @@ class WorkerList(Page):
 
 
 @router.get(
-    "/workers", summary="The workers", responses={200: answer(listed(WORKER), "Workers.")}, dependencies=[OperatorOnly]
+    "/workers", summary="List workers", responses={200: answer(listed(WORKER), "Workers.")}, dependencies=[OperatorOnly]
 )
 def workers(store: StoreDep) -> WorkerList:
-    """Every worker that was heard of in the last day and has not left properly. It takes the scope `admin` on a server
-    with keys.
+    """List every worker with a heartbeat in the last day that has not shut down properly. On a server with keys this
+    requires the scope `admin`.
     """
     return WorkerList(**page_of(map(WorkerView.of, store.workers()), more=False))
 
@@ -120,23 +122,24 @@ def workers(store: StoreDep) -> WorkerList:
 class Disk(BaseModel):
     """The disk of TCNN_HOME."""
 
-    free: int = Field(description="Bytes.")
+    free: int = Field(description="Free space in bytes.")
     total: int
 
 
 class SystemView(BaseModel):
-    """How the service stands."""
+    """Status of the service."""
 
     whole: bool = Field(
-        description="Whether this is all of it: for an admin's key, and without keys. Else one's own part."
+        description="Whether this covers all tenants: with the scope `admin`, or on a server without "
+        "keys. Otherwise only your own part."
     )
-    tenant: str = Field(description="Whose key this is.")
-    tenants: list[TenantLoad] = Field(description="Who has something queued, running or stored.")
-    ended: list[EndedHour] = Field(description="What ended in each of the last 24 hours, the newest first.")
-    quotas: Quotas | None = Field(description="The most that this tenant may have; null is any amount.")
-    workers: list[WorkerView] | None = Field(description="Null for whom they are not.")
-    disk: Disk | None = Field(description="Likewise.")
-    versions: dict[str, str] = Field(description="Of this server; those of workers stand beside them.")
+    tenant: str = Field(description="Tenant of the request's key.")
+    tenants: list[TenantLoad] = Field(description="Tenants with queued or running jobs or stored files.")
+    ended: list[EndedHour] = Field(description="Jobs that ended in each of the last 24 hours, newest first.")
+    quotas: Quotas | None = Field(description="Quotas of this tenant; null means unlimited.")
+    workers: list[WorkerView] | None = Field(description="Null unless `whole`.")
+    disk: Disk | None = Field(description="Null unless `whole`.")
+    versions: dict[str, str] = Field(description="Versions of this server; those of workers are listed with them.")
 
 
 _LOAD: dict[str, Any] = {
@@ -150,11 +153,11 @@ _SYSTEM: dict[str, Any] = {
 }  # fmt: skip
 
 
-@router.get("/system", summary="How the service stands", responses={200: answer(_SYSTEM, "The service.")})
+@router.get("/system", summary="Status of the service", responses={200: answer(_SYSTEM, "The service.")})
 async def system(parts: ServiceDep, request: Request) -> SystemView:
-    """The queue by tenant and age, what has ended, workers with their GPUs, the disk, versions.
+    """Get the queue by tenant and age, ended jobs, workers with their GPUs, disk and versions.
 
-    With a key without the scope `admin` it is the tenant's own part, without workers and disk.
+    Without the scope `admin`, a key shows only its tenant's part, without workers and disk.
     """
     principal = request.state.principal
     whole = principal == LOCAL or Scope.ADMIN in principal.scopes

@@ -41,15 +41,15 @@ class CheckpointUpload(BaseModel):
     """An uploaded checkpoint."""
 
     id: str
-    name: str = Field(description="The file's name as it was sent.")
-    base_model: str = Field(description="timm's name of the CNN that was converted.")
-    tcnn_version: str = Field(description="What wrote the file.")
-    layers: int = Field(description="GPSA layers.")
+    name: str = Field(description="Name of the uploaded file.")
+    base_model: str = Field(description="timm name of the CNN that was converted.")
+    tcnn_version: str = Field(description="Version of tcnn that wrote the file.")
+    layers: int = Field(description="Number of GPSA layers.")
     parameters: int
     num_classes: int | None = None
     label_names: list[str] | None = None
     trained: bool = Field(description="Whether it was fine-tuned by tcnn.")
-    size: int = Field(description="Bytes.")
+    size: int = Field(description="Size in bytes.")
     sha256: str
     created_at: str
 
@@ -61,7 +61,7 @@ class CheckpointUpload(BaseModel):
 
 
 class CheckpointList(Page):
-    """Checkpoints, the newest first."""
+    """Checkpoints, newest first."""
 
     data: list[CheckpointUpload]
 
@@ -84,7 +84,7 @@ async def _load(file: Received) -> Examined:
 async def create(
     request: Request, response: Response, parts: ServiceDep, owner: Tenant, key: KeyHeader = None
 ) -> CheckpointUpload:
-    """A safetensors file that tcnn wrote, of a timm model. It is accepted once it has been loaded, strictly."""
+    """Upload a safetensors file that tcnn wrote, of a timm model. It is accepted if it loads strictly."""
     upload = await accept(request, parts, owner, key, KIND, "ckpt", _load)
     response.headers["Location"] = f"/checkpoints/{upload.id}"
     return CheckpointUpload.of(upload)
@@ -94,23 +94,23 @@ async def create(
 def index(
     store: StoreDep,
     owner: Reach,
-    after: Annotated[str | None, Query(description="The last id of the page before.", examples=[ID])] = None,
-    limit: Annotated[int, Query(ge=1, le=100, description="Checkpoints a page.")] = 20,
+    after: Annotated[str | None, Query(description="Last id of the previous page.", examples=[ID])] = None,
+    limit: Annotated[int, Query(ge=1, le=100, description="Checkpoints per page.")] = 20,
 ) -> CheckpointList:
-    """Your checkpoints, the newest first."""
+    """List your checkpoints, newest first."""
     found, more = store.uploads(owner, KIND, after, limit)
     return CheckpointList(**page_of(map(CheckpointUpload.of, found), more))
 
 
-@router.get("/{id}", summary="Look at a checkpoint", responses={200: answer(EXAMPLE, "The checkpoint.")})
+@router.get("/{id}", summary="Get a checkpoint", responses={200: answer(EXAMPLE, "The checkpoint.")})
 def show(id: str, store: StoreDep, owner: Reach) -> CheckpointUpload:
-    """What it was made from."""
+    """Get a checkpoint: what it was made from."""
     return CheckpointUpload.of(store.upload(identified(id, KIND), KIND, owner))
 
 
-@router.get("/{id}/info", summary="What a checkpoint is", responses={200: answer(INFO, "What it is.")})
+@router.get("/{id}/info", summary="Describe a checkpoint", responses={200: answer(INFO, "The description.")})
 async def info(id: str, parts: ServiceDep, owner: Reach, own: Tenant) -> ModelInfo:
-    """What `tcnn info --json` tells of the file: conversion, verification, training; null where nothing is known."""
+    """Get what `tcnn info --json` prints for the file: conversion, verification, training; null where unknown."""
     upload = await to_thread.run_sync(parts.store.upload, identified(id, KIND), KIND, owner)
     path = await parts.pools.storage.run(own, lambda: parts.artifacts.path(parts.artifacts.upload(upload)))
     async with parts.pools.looks.take(own):
@@ -120,5 +120,5 @@ async def info(id: str, parts: ServiceDep, owner: Reach, own: Tenant) -> ModelIn
 
 @router.delete("/{id}", status_code=204, summary="Delete a checkpoint", responses=problems(409))
 async def delete(id: str, parts: ServiceDep, owner: Tenant) -> None:
-    """Its file goes at once. While a job that waits or runs needs it, it stays, and this is a 409."""
+    """Delete a checkpoint and its file at once. 409 if a queued or running job needs it."""
     await forget(parts, identified(id, KIND), KIND, owner)

@@ -35,12 +35,12 @@ class DatasetView(BaseModel):
     """An uploaded data set."""
 
     id: str
-    name: str = Field(description="The file's name as it was sent.")
-    classes: list[str] = Field(description="In the order of their indices.")
+    name: str = Field(description="Name of the uploaded file.")
+    classes: list[str] = Field(description="Classes in the order of their indices.")
     images: int
-    splits: dict[str, int] = Field(description="Images of train, val and test; empty if the set is not divided.")
-    size: int = Field(description="Bytes of the archive.")
-    sha256: str = Field(description="Of the archive.")
+    splits: dict[str, int] = Field(description="Images in train, val and test; empty if there are no splits.")
+    size: int = Field(description="Size of the archive in bytes.")
+    sha256: str = Field(description="SHA-256 of the archive.")
     created_at: str
 
     @classmethod
@@ -52,7 +52,7 @@ class DatasetView(BaseModel):
 
 
 class DatasetList(Page):
-    """Data sets, the newest first."""
+    """Data sets, newest first."""
 
     data: list[DatasetView]
 
@@ -76,10 +76,10 @@ async def _unpack(settings: ApiSettings, file: Received) -> Examined:
 async def create(
     request: Request, response: Response, parts: ServiceDep, owner: Tenant, key: KeyHeader = None
 ) -> DatasetView:
-    """A zip or tar (plain, gz, bz2, xz) of class folders, or of `train/` and `val/` with class folders in them.
+    """Upload a zip or tar (plain, gz, bz2, xz) of class folders, or of `train/` and `val/` with class folders in them.
 
-    Only images are kept. Links, devices, names that leave the archive's folder and archives over the limits are
-    refused, and then nothing remains of them.
+    Only images are kept. Archives with links, devices or paths outside the archive's folder, or over the limits, are
+    refused, and nothing of them is kept.
     """
     upload = await accept(request, parts, owner, key, KIND, "ds", partial(_unpack, parts.settings))
     response.headers["Location"] = f"/datasets/{upload.id}"
@@ -90,23 +90,23 @@ async def create(
 def index(
     store: StoreDep,
     owner: Reach,
-    after: Annotated[str | None, Query(description="The last id of the page before.", examples=[ID])] = None,
-    limit: Annotated[int, Query(ge=1, le=100, description="Data sets a page.")] = 20,
+    after: Annotated[str | None, Query(description="Last id of the previous page.", examples=[ID])] = None,
+    limit: Annotated[int, Query(ge=1, le=100, description="Data sets per page.")] = 20,
 ) -> DatasetList:
-    """Your data sets, the newest first."""
+    """List your data sets, newest first."""
     found, more = store.uploads(owner, KIND, after, limit)
     return DatasetList(**page_of(map(DatasetView.of, found), more))
 
 
-@router.get("/{id}", summary="Look at a data set", responses={200: answer(EXAMPLE, "The data set.")})
+@router.get("/{id}", summary="Get a data set", responses={200: answer(EXAMPLE, "The data set.")})
 def show(id: str, store: StoreDep, owner: Reach) -> DatasetView:
-    """Its classes, and how many images it has."""
+    """Get a data set: its classes and number of images."""
     return DatasetView.of(store.upload(identified(id, KIND), KIND, owner))
 
 
 @router.delete("/{id}", status_code=204, summary="Delete a data set", responses=problems(409))
 async def delete(id: str, parts: ServiceDep, owner: Tenant) -> None:
-    """Its files go at once. While a job that waits or runs needs it, it stays, and this is a 409."""
+    """Delete a data set and its files at once. 409 if a queued or running job needs it."""
     await forget(parts, identified(id, KIND), KIND, owner)
     for told in parts.home.datasets.glob(f"{id}.contents-*"):
         told.unlink(missing_ok=True)

@@ -23,10 +23,10 @@ router = APIRouter(prefix="/datasets", tags=["uploads"], dependencies=AUTHENTICA
 
 
 class ClassView(BaseModel):
-    """A class, and how many images it has."""
+    """A class and its number of images."""
 
     name: str
-    images: dict[str, int] = Field(description="By split: train, val, test; or `all` of a set that is not divided.")
+    images: dict[str, int] = Field(description="Images by split: train, val, test; or `all` if there are no splits.")
 
 
 class UnreadableView(BaseModel):
@@ -37,7 +37,7 @@ class UnreadableView(BaseModel):
 
 
 class Spread(BaseModel):
-    """Of a number of pixels."""
+    """Distribution of a size in pixels."""
 
     least: int
     median: float
@@ -45,36 +45,38 @@ class Spread(BaseModel):
 
 
 class ContentsView(BaseModel):
-    """What is in a data set."""
+    """Contents of a data set."""
 
-    classes: list[ClassView] = Field(description="In the order of their indices.")
+    classes: list[ClassView] = Field(description="Classes in the order of their indices.")
     images: int
-    checked: int = Field(description="Images that were opened, spread over the set; all, unless there are too many.")
-    unreadable: int = Field(description="Of these, those that cannot be read; training leaves them out.")
-    unreadable_images: list[UnreadableView] = Field(description="At most 200 of them.")
-    formats: dict[str, int] = Field(description="PIL's names of formats, with the images of each.")
+    checked: int = Field(
+        description="Number of images that were opened, spread over the set; all, unless there are too many."
+    )
+    unreadable: int = Field(description="Number of these that cannot be read; training skips them.")
+    unreadable_images: list[UnreadableView] = Field(description="At most 200 of the unreadable images.")
+    formats: dict[str, int] = Field(description="Number of images by PIL's name of their format.")
     width: Spread | None
     height: Spread | None
-    mean_bytes: float | None = Field(description="Of an image's file.")
+    mean_bytes: float | None = Field(description="Mean size of an image file in bytes.")
 
 
 class ThumbnailView(BaseModel):
     """An image of a data set."""
 
-    file: str = Field(description="Its path in the data set.")
-    label: str = Field(description="Its class.")
-    split: str | None = Field(description="train, val or test; null if the set is not divided.")
+    file: str = Field(description="Path in the data set.")
+    label: str = Field(description="Class of the image.")
+    split: str | None = Field(description="train, val or test; null if there are no splits.")
     width: int | None
     height: int | None
-    thumbnail: str | None = Field(description="A data URL, 96 pixels wide or high; null if it cannot be read.")
-    reason: str | None = Field(description="Why it cannot be read.")
+    thumbnail: str | None = Field(description="Data URL, 96 pixels wide or high; null if the image cannot be read.")
+    reason: str | None = Field(description="Why the image cannot be read, or null.")
 
 
 class ThumbnailList(Page):
     """Images of a data set."""
 
     data: list[ThumbnailView]
-    total: int = Field(description="Images of this class and split.")
+    total: int = Field(description="Number of images with this class and split.")
 
 
 _CONTENTS: dict[str, Any] = {
@@ -90,11 +92,11 @@ _IMAGE: dict[str, Any] = {
 }  # fmt: skip
 
 
-@router.get("/{id}/contents", summary="What is in a data set", responses={200: answer(_CONTENTS, "Contents.")})
+@router.get("/{id}/contents", summary="Contents of a data set", responses={200: answer(_CONTENTS, "Contents.")})
 async def contents(id: str, parts: ServiceDep, owner: Reach, own: Tenant) -> ContentsView:
-    """Images by class and split, sizes, formats, and which images cannot be read.
+    """Get images by class and split, sizes, formats, and which images cannot be read.
 
-    The first question opens the images, which takes up to 45 s; the answer is kept.
+    The first request opens the images, which takes up to 45 s; the result is stored.
     """
     upload = await to_thread.run_sync(parts.store.upload, identified(id, KIND), KIND, owner)
     kept = parts.home.datasets / f"{upload.id}.contents-{__version__}.json"
@@ -116,11 +118,11 @@ async def images(
     owner: Reach,
     own: Tenant,
     label: Annotated[str | None, Query(max_length=1000, description="Only images of this class.")] = None,
-    split: Annotated[str | None, Query(max_length=20, description="Only those of train, val or test.")] = None,
-    start: Annotated[int, Query(ge=0, le=10_000_000, description="Images to leave out.")] = 0,
-    limit: Annotated[int, Query(ge=1, le=60, description="Images a page.")] = 24,
+    split: Annotated[str | None, Query(max_length=20, description="Only images in train, val or test.")] = None,
+    start: Annotated[int, Query(ge=0, le=10_000_000, description="Number of images to skip.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=60, description="Images per page.")] = 24,
 ) -> ThumbnailList:
-    """Images in their order, each with a thumbnail, made in a process with bounded memory."""
+    """List images in order, each with a thumbnail, created in a process with bounded memory."""
     upload = await to_thread.run_sync(parts.store.upload, identified(id, KIND), KIND, owner)
     wanted = {"label": label, "split": split, "start": start, "limit": limit}
     async with parts.pools.looks.take(own):

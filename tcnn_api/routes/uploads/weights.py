@@ -30,13 +30,13 @@ class WeightsLine(BaseModel):
     """Uploaded weights of a CNN."""
 
     id: str
-    name: str = Field(description="The file's name as it was sent.")
-    architecture: str | None = Field(description="timm's name of the model, where the file records it.")
+    name: str = Field(description="Name of the uploaded file.")
+    architecture: str | None = Field(description="timm name of the model, if the file records it.")
     tensors: int
-    parameters: int = Field(description="Numbers in all tensors, those of running statistics, too.")
-    dtypes: dict[str, int] = Field(description="Tensors of each type.")
-    size: int = Field(description="Bytes, as the file is kept.")
-    sha256: str = Field(description="Of the file as it is kept.")
+    parameters: int = Field(description="Number of elements of all tensors, including running statistics.")
+    dtypes: dict[str, int] = Field(description="Number of tensors of each dtype.")
+    size: int = Field(description="Size of the stored file in bytes.")
+    sha256: str = Field(description="SHA-256 of the stored file.")
     created_at: str
 
     @classmethod
@@ -46,11 +46,9 @@ class WeightsLine(BaseModel):
 
 
 class WeightsView(WeightsLine):
-    """The same, with what is in the file."""
+    """Uploaded weights, with the contents of the file."""
 
-    shapes: list[tuple[str, list[int]]] = Field(
-        description="Names and shapes of the first 400 tensors, in their order."
-    )
+    shapes: list[tuple[str, list[int]]] = Field(description="Names and shapes of the first 400 tensors, in order.")
 
     @classmethod
     def of(cls, upload: Upload) -> "WeightsView":
@@ -65,7 +63,7 @@ def _told(upload: Upload) -> dict[str, Any]:
 
 
 class WeightsList(Page):
-    """Weights, the newest first."""
+    """Weights, newest first."""
 
     data: list[WeightsLine]
 
@@ -90,11 +88,11 @@ async def _read(file: Received) -> Examined:
 async def create(
     request: Request, response: Response, parts: ServiceDep, owner: Tenant, key: KeyHeader = None
 ) -> WeightsView:
-    """A state dict of a timm model: safetensors, or what `torch.save` wrote, of timm's train.py or of your own.
+    """Upload a state dict of a timm model: safetensors or `torch.save` output, from timm's train.py or your own.
 
-    It may lie in an entry of the file, and its names may have a wrapper's prefix. Nothing is unpickled: a file that
-    needs classes is refused with their names. Kept is a safetensors file of the tensors. A job that names it in
-    `weights` says whether they fit its model.
+    It may be stored under a key of the file, and its names may have a wrapper's prefix. Nothing is unpickled: a file
+    that needs classes is refused, and the error names them. The tensors are stored as safetensors. Whether they fit
+    a model is checked by the job that names them in `weights`.
     """
     upload = await accept(request, parts, owner, key, KIND, "wts", _read)
     response.headers["Location"] = f"/weights/{upload.id}"
@@ -105,25 +103,25 @@ async def create(
 def index(
     store: StoreDep,
     owner: Reach,
-    after: Annotated[str | None, Query(description="The last id of the page before.", examples=[ID])] = None,
-    limit: Annotated[int, Query(ge=1, le=100, description="Files a page.")] = 20,
+    after: Annotated[str | None, Query(description="Last id of the previous page.", examples=[ID])] = None,
+    limit: Annotated[int, Query(ge=1, le=100, description="Files per page.")] = 20,
 ) -> WeightsList:
-    """Your weights, the newest first."""
+    """List your weights, newest first."""
     found, more = store.uploads(owner, KIND, after, limit)
     return WeightsList(**page_of(map(WeightsLine.of, found), more))
 
 
 @router.get(
     "/{id}",
-    summary="Look at weights",
+    summary="Get weights",
     responses={200: answer(EXAMPLE | {"shapes": [["conv1.0.weight", [32, 3, 3, 3]]]}, "The weights.")},
 )
 def show(id: str, store: StoreDep, owner: Reach) -> WeightsView:
-    """What is in the file."""
+    """Get weights: the contents of the file."""
     return WeightsView.of(store.upload(identified(id, KIND), KIND, owner))
 
 
 @router.delete("/{id}", status_code=204, summary="Delete weights", responses=problems(409))
 async def delete(id: str, parts: ServiceDep, owner: Tenant) -> None:
-    """The file goes at once. While a job that waits or runs needs it, it stays, and this is a 409."""
+    """Delete weights at once. 409 if a queued or running job needs them."""
     await forget(parts, identified(id, KIND), KIND, owner)
