@@ -37,7 +37,7 @@ class Head(_Record):
     tap: Pair | None = Field(None, description="The kernel's tap that the head was made from.")
     tap_offset: tuple[float, float] | None = Field(None, description="That tap from the kernel's centre, pixels.")
     centre: tuple[float, float] | None = Field(None, description="Δ: the centre of attention from the query, pixels.")
-    gate: float | None = Field(None, description="σ(λ/τ): 1 looks at positions only, 0 at content only.")
+    gate: float | None = Field(None, description="σ(λ/τ): 1 attends by position only, 0 by content only.")
     span: float | None = Field(None, description="1/α, pixels² at τ = 1.")
     radius_50: float | None = Field(None, description="Half of the positional attention is so near to Δ, pixels, at τ.")
     radius_90: float | None = Field(None, description="The same for 90 %.")

@@ -65,7 +65,7 @@ function route() {
     return;
   }
   document.title = "Not found · tcnn";
-  place.append(h("h1", {}, "There is no such page"), h("p", {}, h("a", { href: "#/" }, "All jobs")));
+  place.append(h("h1", {}, "Page not found"), h("p", {}, h("a", { href: "#/" }, "All jobs")));
 }
 
 function theme() {
@@ -95,12 +95,12 @@ function connection() {
   let there = { server: true, database: true };
   let timer;
   onStanding((now) => {
-    const back = there.server ? "The database answers again." : "Connected again.";
+    const back = there.server ? "The database is available again." : "Connected again.";
     there = now;
     clearTimeout(timer);
     const lost = !there.server || !there.database;
     banner.className = lost ? "connection lost" : "connection back";
-    say(banner, !there.server ? "Connection lost. Trying again…" : lost ? "The server’s database does not answer: what you see may be out of date. Trying again…" : back);
+    say(banner, !there.server ? "Connection lost. Trying again…" : lost ? "The server’s database is not responding, so what you see may be out of date. Trying again…" : back);
     if (!lost) timer = setTimeout(() => ((banner.className = "connection"), say(banner, "")), 4000);
   });
   // Even where no stream is open somebody must notice that they are back.
@@ -128,12 +128,12 @@ function keys() {
   const button = document.getElementById("key");
   const field = h("input", { id: "key-field", type: "password", autocomplete: "off", spellcheck: "false", required: true, "aria-describedby": "key-error" });
   const error = h("p", { class: "error", id: "key-error", role: "alert" });
-  const forget = h("button", { type: "button", class: "quiet", onclick: () => (key.forget(), location.reload()) }, "Forget it");
+  const forget = h("button", { type: "button", class: "quiet", onclick: () => (key.forget(), location.reload()) }, "Forget the key");
   const heading = h("h2", { id: "key-title" });
   const form = h(
     "form", { method: "dialog" },
     heading,
-    h("p", {}, "It is kept while a window of this server is open, and is gone with the last one."),
+    h("p", {}, "The key is kept until you close the last window of this server."),
     h("label", { for: "key-field" }, "API key"), field, error,
     h("div", { class: "actions" }, h("button", { type: "submit", class: "main" }, "Use this key"), forget),
   );
@@ -143,8 +143,8 @@ function keys() {
   function open(wrong) {
     button.hidden = false;
     forget.hidden = !key.get();
-    say(heading, key.get() && !wrong ? "Use another key" : "This server needs a key");
-    say(error, wrong ? "The server does not know this key. Check it, or ask for another." : "");
+    say(heading, key.get() && !wrong ? "Use another key" : "This server requires a key");
+    say(error, wrong ? "The server does not recognise this key. Check it, or ask for another." : "");
     if (!dialog.open) {
       field.value = "";
       dialog.showModal();
@@ -173,7 +173,7 @@ function keys() {
       route();
     } catch (problem) {
       const wrong = problem instanceof Problem && problem.status === 401;
-      say(error, wrong ? "The server does not know this key. Check it, or ask for another." : problem.message);
+      say(error, wrong ? "The server does not recognise this key. Check it, or ask for another." : problem.message);
       if (wrong) field.select(); // nobody sees what is in it
       if (problem.passes) untilBack(() => error.textContent === problem.message && say(error, ""));
       field.focus();

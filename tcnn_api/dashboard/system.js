@@ -29,7 +29,7 @@ export function show(main) {
           one.scrollLeft = kept.get(one.dataset.scroll) ?? 0;
           if (one.dataset.scroll === focused) one.focus();
         }
-        say(told, found.whole ? "All tenants" : `What is ${found.tenant}’s`);
+        say(told, found.whole ? "All tenants" : `Tenant ${found.tenant}`);
       } catch (error) {
         if (error.name === "AbortError") return;
         const said = place.querySelector(":scope > [role=alert] p")?.textContent;
@@ -63,14 +63,14 @@ function summary({ tenants, workers: all, disk, whole, quotas }) {
     ...(whole ? [["Slots in use", `${count(sum(present, "busy"))} of ${count(sum(present, "slots"))}`], ["Workers", count(present.length)], [`Disk free, ${percent(disk.free / disk.total, 0)}`, bytes(disk.free)]] : []),
     ["Stored", of(sum(tenants, "stored"), own.stored, bytes)],
   ].map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value)))),
-  whole && !present.length && h("p", { class: "bad" }, "✕ No worker is there: nothing that is queued starts. tcnn worker starts one."),
+  whole && !present.length && h("p", { class: "bad" }, "✕ No worker is running, so queued jobs will not start. Start one with tcnn worker."),
   disk && disk.free / disk.total < 0.05 && h("p", { class: "bad" }, "✕ The disk is nearly full: delete jobs or data sets, or set TCNN_RETENTION_DAYS."));
 }
 
 function queue({ tenants }) {
-  return table("Queue", "The queue by tenant", ["Tenant", "Queued", "Wait for other jobs", "Longest wait", "Running", "Slots", "Stored"],
+  return table("Queue", "The queue by tenant", ["Tenant", "Queued", "Waiting for other jobs", "Longest wait", "Running", "Slots", "Stored"],
     tenants.map((one) => [one.tenant, count(one.queued), count(one.blocked), one.oldest_seconds === null ? "–" : duration(one.oldest_seconds), count(one.running), count(one.slots), bytes(one.stored)]),
-    "Nobody has anything queued, running or stored.");
+    "Nothing is queued, running or stored.");
 }
 
 /** A bar for each of the last hours, the newest at the right; the table of the same numbers is for those who do not see it. */
@@ -86,22 +86,22 @@ function ended(hours) {
     const ago = one.hours_ago ? `${one.hours_ago} to ${one.hours_ago + 1} hours ago` : "in the last hour";
     return h("span", { class: "hour", title: `${ago}: ${Object.keys(OUTCOMES).map((name) => `${one[name]} ${name}`).join(", ")}` }, parts);
   }));
-  return h("section", { class: "card" }, h("h2", {}, "Ended in the last 24 hours"),
+  return h("section", { class: "card" }, h("h2", {}, "Jobs ended in the last 24 hours"),
     h("ul", { class: "legend" }, Object.entries(OUTCOMES).map(([name, colour]) => h("li", { class: colour }, h("b", {}, `${count(total(name))} ${name}`)))),
-    chart, h("p", { class: "hint ends" }, h("span", {}, "24 hours ago"), h("span", {}, `most in an hour: ${count(most)}`), h("span", {}, "now")));
+    chart, h("p", { class: "hint ends" }, h("span", {}, "24 hours ago"), h("span", {}, `hourly maximum: ${count(most)}`), h("span", {}, "now")));
 }
 
 function workers(all) {
-  const memory = (gpu) => (gpu.memory_total ? `${bytes(gpu.memory_used)} of ${bytes(gpu.memory_total)}` : "memory not told");
-  return table("Workers", "Workers", ["Worker", "State", "Slots in use", "GPUs", "Version", "Heard of"],
-    all.map((one) => [h("span", {}, one.name, h("span", { class: "muted" }, ` on ${one.host}`)), one.present ? (one.keeps_house ? "✓ present, keeps house" : "✓ present") : "✕ silent",
+  const memory = (gpu) => (gpu.memory_total ? `${bytes(gpu.memory_used)} of ${bytes(gpu.memory_total)}` : "memory unknown");
+  return table("Workers", "Workers", ["Worker", "State", "Slots in use", "GPUs", "Version", "Last seen"],
+    all.map((one) => [h("span", {}, one.name, h("span", { class: "muted" }, ` on ${one.host}`)), one.present ? (one.keeps_house ? "✓ online, does the housekeeping" : "✓ online") : "✕ no heartbeat",
       `${count(one.busy)} of ${count(one.slots)}`, one.gpus.length ? h("ul", { class: "gpus" }, one.gpus.map((gpu) => h("li", {}, `${gpu.index}: ${gpu.name}, ${memory(gpu)}`))) : "none",
-      one.version, h("span", { title: `Here since ${date(one.started_at)}` }, since(one.heartbeat_at))]),
-    "No worker has been heard of in the last day.");
+      one.version, h("span", { title: `Online since ${date(one.started_at)}` }, since(one.heartbeat_at))]),
+    "No worker has been seen in the last day.");
 }
 
 function notYours() {
-  return h("section", { class: "card" }, h("h2", {}, "Workers"), h("p", { class: "muted" }, "Workers, GPUs and the disk are for an admin’s key. You see what is your own."));
+  return h("section", { class: "card" }, h("h2", {}, "Workers"), h("p", { class: "muted" }, "Workers, GPUs and the disk are shown only with an admin key. You see your own jobs and storage."));
 }
 
 function versions({ versions: found }) {

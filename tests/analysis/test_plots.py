@@ -241,7 +241,7 @@ def test_a_frame_for_every_epoch(tmp_path: Path) -> None:
 
 
 def test_a_run_without_centres_is_refused() -> None:
-    with pytest.raises(RequestError, match="says nothing of centres"):
+    with pytest.raises(RequestError, match="recorded no centres"):
         frames([{"kind": "epoch", "epoch": 1}])
 
 

@@ -66,7 +66,7 @@ def html(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_real_run(html: str, run: Path) -> None:
     page = Page(html)
     assert page.titles == [*SECTIONS, "Versions"]
-    assert "no verification was kept" not in page.text
+    assert "no verification report" not in page.text
     last = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
     for expected in (
         f"{last['val']['top1']:.1%}",
@@ -88,9 +88,9 @@ def test_the_best_epoch_is_that_of_the_best_checkpoint(run: Path) -> None:
         row["val"]["top1"], row["best"] = top1, True
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     facts = read(run).text
-    assert re.search(r"best checkpoint's top-1\s*37\.5%\s*in epoch\s*2 of 2", facts)
+    assert re.search(r"top-1 of the best epoch\s*37\.5%\s*best epoch\s*2 of 2", facts)
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows).replace('"best"', '"other"'))
-    assert re.search(r"top-1\s*87\.5%\s*in epoch\s*1 of 2", read(run).text)
+    assert re.search(r"top-1 of the best epoch\s*87\.5%\s*best epoch\s*1 of 2", read(run).text)
 
 
 def test_a_run_that_was_stopped_is_said_to_be(run: Path, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_heads_beside_those_of_the_taps_are_told_of(html: str, tmp_path: Path) -
     model = tcnn.convert(timm.create_model("test_resnet", num_classes=3), content_heads=2).model
     (tmp_path / "run").mkdir()
     tcnn.save(model, tmp_path / "run" / "model.safetensors")
-    assert "with one head per kernel tap and heads that look by content alone." in " ".join(
+    assert "with one head per kernel tap and content heads beside them." in " ".join(
         read(tmp_path / "run").text.split()
     )
 
@@ -189,7 +189,7 @@ def test_lines_that_tcnn_does_not_write(run: Path) -> None:
             "no checkpoint: what was converted",
             "What was converted",
         ),
-        (["converted.safetensors"], "no verification was kept", "Equivalence and drift"),
+        (["converted.safetensors"], "no verification report", "Equivalence and drift"),
         (["config.json"], "no config.json: which settings the run had is not known", "Settings"),
     ],
 )
@@ -224,7 +224,7 @@ def test_other_files_that_are_broken(run: Path, tmp_path: Path) -> None:
     (run / "metrics.jsonl").unlink()  # its curves are drawn
     page = read(run, images=tmp_path / "pictures")
     assert "Inside the layers" in page.titles
-    assert "1 file is no image; left out" in page.text and "expected images, but none can be read" in page.text
+    assert "1 file is not an image; skipped" in page.text and "expected images, but none can be read" in page.text
     assert "no attention maps: " in read(run, images=tmp_path / "absent").text
 
 
@@ -247,7 +247,7 @@ def test_a_job_of_the_service(run: Path, tmp_path: Path) -> None:
     page = read(job)
     assert {"What was converted", "Equivalence and drift", "Training"} <= set(page.titles)
     assert "converted.safetensors" in page.text
-    assert "as it is run (auto) beside its attention, float32" in page.text
+    assert "as run (auto) compared with its attention, float32" in page.text
 
 
 @pytest.mark.slow  # one file alone is what a job begins with

@@ -38,7 +38,7 @@ from tcnn_jobs.model.jobs import Artifact, Claim, Result
 expect = sync_api.expect
 SLOW = 240_000
 """Milliseconds that a model may take to be loaded where others use the processors, too; it takes seconds otherwise."""
-NUMBER = re.compile(r"most at row (\d+), column (\d+) of the map, (\d+(?:\.\d+)?)")
+NUMBER = re.compile(r"peak at row (\d+), column (\d+) of the map, (\d+(?:\.\d+)?)")
 
 
 @pytest.fixture(scope="module")

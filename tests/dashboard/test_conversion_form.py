@@ -40,20 +40,20 @@ def test_all_options_of_a_conversion(server: Server, story: Story, open_page: Op
     model.fill("test_resnet")
     model.press("Escape")
     page.get_by_label("Pretrained weights").uncheck()
-    page.get_by_text("More about the conversion").click()
+    page.get_by_text("More conversion options").click()
     expect(page.get_by_label("Window or grid")).to_be_hidden()  # the whole map has none
     controls = "[...document.querySelectorAll('[data-field]')].map((control) => control.dataset.field)"
     assert set(ConversionConfig.model_fields) - set(page.evaluate(controls)) == {"input_size"}  # it is the model's own
     for label, value in CHOICES.values():
         page.get_by_label(label).select_option(value)
-    page.get_by_label("Without the padding").check()
+    page.get_by_label("Exclude the padding").check()
     for field, (label, value) in FIELDS.items():
         if field != "content":
             page.get_by_label(label, exact=True).fill(value)
-    page.get_by_text("More about the conversion").click()
+    page.get_by_text("More conversion options").click()
     page.get_by_role("button", name="Convert", exact=True).click()
     size = page.get_by_label("Window or grid")
-    hint, wrong = "Pixels of the map, or means, on a side.", "Expected a number from 1, for example 7."
+    hint, wrong = "Map pixels, or means, per side.", "Expected a number from 1, for example 7."
     expect(size).to_have_accessible_description(f"{hint} {wrong}")
     expect(size).to_be_focused()
     size.fill("3")
@@ -65,7 +65,7 @@ def test_all_options_of_a_conversion(server: Server, story: Story, open_page: Op
     page.goto(f"{server.url}/#/transform?from={job}")
     for label, value in (*CHOICES.values(), *FIELDS.values()):
         expect(page.get_by_label(label, exact=True)).to_have_value(value)
-    expect(page.get_by_label("Without the padding")).to_be_checked()
+    expect(page.get_by_label("Exclude the padding")).to_be_checked()
 
 
 def test_content_heads_where_none_are_named(server: Server, story: Story, open_page: Open) -> None:
@@ -74,11 +74,11 @@ def test_content_heads_where_none_are_named(server: Server, story: Story, open_p
     page.get_by_role("combobox", name="Model").fill("test_resnet")
     page.get_by_role("combobox", name="Model").press("Escape")
     page.get_by_label("Pretrained weights").uncheck()
-    page.get_by_text("More about the conversion").click()
+    page.get_by_text("More conversion options").click()
     heads, also = page.get_by_label("Content heads", exact=True), page.get_by_label("Fine-tune it in the same job")
     expect(heads).to_have_attribute("placeholder", "4")
     also.check()
-    expect(heads).to_have_attribute("placeholder", "the preset’s")
+    expect(heads).to_have_attribute("placeholder", "from the preset")
     also.uncheck()
     page.get_by_role("button", name="Convert", exact=True).click()
     expect(page.get_by_role("heading", name="test_resnet")).to_be_visible()
@@ -130,7 +130,7 @@ def test_what_it_will_take(working_server: Server, open_page: Open, tmp_path: Pa
     card = page.get_by_role("status").filter(has_text="What it will take")
     expect(card).to_contain_text("27 to train on, 3 held out")
     expect(card).to_contain_text(re.compile(r"373\sk → \d+\sk"))
-    expect(card).to_contain_text("no job like it has run here yet")
+    expect(card).to_contain_text("no similar job has run here yet")
     assert inaccessible(page) == []
     assert httpx.get(f"{working_server.url}/jobs").json()["data"] == []
     page.get_by_label("Batch size").fill("9")

@@ -39,7 +39,7 @@ def test_a_data_set_is_uploaded_looked_at_and_deleted(
     with zipfile.ZipFile(io.BytesIO(pictures(broken=False))) as packed:
         packed.extractall(folder)
     page = open_page(f"{server.url}/#/data")
-    expect(page.get_by_text("None was uploaded yet.")).to_be_visible()
+    expect(page.get_by_text("None uploaded yet.")).to_be_visible()
     page.get_by_label("Files").set_input_files(sorted(tmp_path.glob("*.zip")))
     expect(page.locator(".sending .sent")).to_contain_text("25 images of 2 classes")
     expect(page.locator(".sending .refused")).to_contain_text("expected a zip, tar")
@@ -49,7 +49,7 @@ def test_a_data_set_is_uploaded_looked_at_and_deleted(
 
     page.locator(".listing").get_by_role("link", name=re.compile("onerror")).click()
     expect(page.get_by_text("2 of the 25 images cannot be read")).to_be_visible()
-    page.get_by_text("Which", exact=True).click()
+    page.get_by_text("Show them", exact=True).click()
     expect(page.locator(".unreadable li")).to_have_text(
         [re.compile("100.jpg.*truncated"), "train/cat/101.pngnot an image"]
     )
@@ -66,7 +66,7 @@ def test_a_data_set_is_uploaded_looked_at_and_deleted(
     identifier = page.url.rpartition("/")[2]
     job = story.house.submit(request={"model": "resnet18", "finetune": {"dataset": identifier}})
     page.reload()
-    expect(page.get_by_text("One job that waits or runs needs it")).to_be_visible()
+    expect(page.get_by_text("One queued or running job uses it")).to_be_visible()
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("button", name="Delete it").click()
     expect(page.get_by_role("alert").first).to_contain_text(f"{job.id} is queued and needs it")
@@ -175,7 +175,7 @@ def test_checkpoints_and_weights(server: Server, open_page: Open, tmp_path: Path
     expect(page.get_by_role("row", name="fc.weight")).to_contain_text("3×96")
     looked_at(page)
     identifier = page.url.rpartition("/")[2]
-    page.get_by_role("link", name="Convert its CNN").click()
+    page.get_by_role("link", name="Convert it").click()
     expect(page.get_by_role("combobox", name="Model")).to_have_value("test_resnet")
     expect(page.get_by_label("Pretrained weights")).to_be_disabled()
     looked_at(page)

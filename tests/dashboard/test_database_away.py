@@ -23,7 +23,7 @@ from tcnn_jobs.model.jobs import Job, Kind, NewJob
 from tcnn_jobs.store import Store
 
 expect = sync_api.expect
-AWAY = "database does not answer"
+AWAY = "database is not responding"
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def test_pages_say_that_the_database_is_away_and_back(
     database.start()
     for page in (listed, alone, beside):
         expect(page.get_by_role("status").filter(has_text=AWAY)).to_be_hidden()
-    expect(alone.get_by_text("None was uploaded yet.")).to_be_visible()
+    expect(alone.get_by_text("None uploaded yet.")).to_be_visible()
     expect(beside.get_by_role("button", name="Cancel")).to_be_visible()
     store.cancel(job.id)
     expect(beside.locator(".titled .badge")).to_contain_text("Cancelled")

@@ -95,8 +95,8 @@ def test_heads_and_temperature(server: Server, story: Story, open_page: Open) ->
         (QUERY[1] + 1 + 0.5) / SIDE, abs=0.02
     )  # head 2 looks one to the right
     expect(page.locator(".stage figure:visible")).to_have_count(1)
-    page.get_by_label("Beside it").select_option("start")
-    expect(page.locator(".stage figcaption").nth(1)).to_contain_text("As training began, τ 0.0217, gate 0.9")
+    page.get_by_label("Compare with").select_option("start")
+    expect(page.locator(".stage figcaption").nth(1)).to_contain_text("Before training, τ 0.0217, gate 0.9")
     expect(page.locator(".stage figcaption").nth(1)).to_contain_text("tench 90%")
     _, middle = page.locator(".stage canvas").nth(1).evaluate(green)
     assert middle == pytest.approx((QUERY[1] + 0.5) / SIDE, abs=0.02)
@@ -108,7 +108,7 @@ def test_heads_and_temperature(server: Server, story: Story, open_page: Open) ->
     page.reload()
     expect(tiles.first).to_have_attribute("data-head", "2")
     expect(page.locator(".stage figcaption").first).to_contain_text("τ 0.9")
-    expect(page.get_by_label("Beside it")).to_have_value("start")
+    expect(page.get_by_label("Compare with")).to_have_value("start")
     page.get_by_role("button", name="As trained").click()
     expect(page.locator(".stage figcaption").first).to_contain_text("τ 1,")
 
@@ -122,11 +122,11 @@ def test_checkpoints_of_a_run(server: Server, story: Story, open_page: Open) -> 
     expect(page.locator(".stage figcaption").first).to_contain_text("After the last epoch")
     with page.expect_request(re.compile("checkpoint=start")):
         run.press("Home")
-    expect(run).to_have_attribute("aria-valuetext", "As training began")
-    expect(page.get_by_label("Beside it")).to_have_value("")  # nothing stands beside itself
+    expect(run).to_have_attribute("aria-valuetext", "Before training")
+    expect(page.get_by_label("Compare with")).to_have_value("")  # nothing stands beside itself
     page.wait_for_url(re.compile("&checkpoint=start&"))
     run.press("ArrowRight")
-    page.get_by_label("Beside it").select_option("start")
+    page.get_by_label("Compare with").select_option("start")
     expect(page.locator(".stage figure:visible")).to_have_count(2)
     for width, scheme in LOOKS:
         page.set_viewport_size({"width": width, "height": 860})

@@ -125,7 +125,7 @@ def test_the_report_says_what_weights_and_which_images(server: Server, story: Fi
     row = report.get_by_role("row", name=re.compile("^equivalence, ")).first
     assert 0 < float(row.get_by_role("cell").nth(2).inner_text()) == pytest.approx(error, rel=0.01)
     assert report.title() == f"{story.random.job}: test_resnet with random weights – tcnn report"
-    expect(report.locator("body")).to_contain_text("20 % of its images, which were held out of training")
+    expect(report.locator("body")).to_contain_text("20 % of its images, held out from training")
     expect(report.locator("body")).not_to_contain_text("None")
 
 
@@ -230,10 +230,10 @@ def test_an_uploaded_checkpoint_is_evaluated(server: Server, story: Finished, op
         re.compile("checkpoint.zip · resnet18")
     )
     page.get_by_label("Data set").select_option("ds_" + "3" * 24)
-    beside = page.get_by_label("Beside it", exact=True)
+    beside = page.get_by_label("Compare with", exact=True)
     itself = beside.locator(f"option[value=ckpt_{'3' * 24}]")
     expect(itself).to_be_disabled()
-    page.get_by_label("What a job made").check()
+    page.get_by_label("A job’s model").check()
     expect(itself).to_be_enabled()
     beside.select_option("ckpt_" + "3" * 24)
     page.get_by_label("An uploaded checkpoint").check()
@@ -247,7 +247,7 @@ def test_an_uploaded_checkpoint_is_evaluated(server: Server, story: Finished, op
     page.goto(f"{server.url}/#/evaluate?weights=wts_{'3' * 24}")
     expect(page.get_by_label("Your own weights")).to_have_value("wts_" + "3" * 24)
     expect(page.get_by_role("combobox", name="timm name")).to_have_value("test_resnet")
-    page.get_by_label("Beside it", exact=True).select_option("ckpt_" + "3" * 24)
+    page.get_by_label("Compare with", exact=True).select_option("ckpt_" + "3" * 24)
     page.get_by_role("button", name="Evaluate").click()
     expect(page.locator(".titled .badge")).to_contain_text("Queued")
     with server.client(None) as client:
@@ -255,7 +255,7 @@ def test_an_uploaded_checkpoint_is_evaluated(server: Server, story: Finished, op
     assert (asked["model"], asked["weights"]) == ("test_resnet", "wts_" + "3" * 24)
     page.goto(f"{server.url}/#/evaluate")
     page.get_by_label("An uploaded checkpoint").check()
-    page.get_by_label("Beside it", exact=True).select_option("wts_" + "3" * 24)
+    page.get_by_label("Compare with", exact=True).select_option("wts_" + "3" * 24)
     page.get_by_role("button", name="Evaluate").click()
     expect(page.locator(".titled .badge")).to_contain_text("Queued")
     with server.client(None) as client:

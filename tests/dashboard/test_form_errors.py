@@ -16,7 +16,7 @@ expect = sync_api.expect
 
 def test_forms_tell_all_errors_and_forget_nothing(server: Server, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/finetune")
-    settings = page.get_by_label("Settings, NAME=VALUE")
+    settings = page.get_by_label("Settings, one NAME=VALUE per line")
     page.get_by_text("All other settings").click()
     settings.fill("size")
     page.get_by_label("An uploaded checkpoint").check()
@@ -51,8 +51,8 @@ def test_advice_of_the_server_names_pages(server: Server, open_page: Open) -> No
             .map((problem) => [problem.message, problem.fields[0].message]))"""
     )
     assert said == [[words, words] for words in (
-        "no data set 'ds_1'; the page Data uploads one", "no job 'x'; the page Runs lists yours",
-        "x: no file of this name; the job’s page lists its files", "expected a name; the field Model lists them",
+        "no data set 'ds_1'; the Data page uploads one", "no job 'x'; the Runs page lists yours",
+        "x: no file of this name; the job’s page lists its files", "expected a name; the Model field lists them",
     )]  # fmt: skip
 
 
@@ -61,8 +61,8 @@ def test_advice_of_a_job_that_failed_names_pages(server: Server, story: Story, o
     said = "no weights of it are to be had; name weights of your own (POST /weights), or set pretrained to false"
     story.house.store.fail(job, Failure(code="unknown_model", message=said))
     page = open_page(f"{server.url}/#/jobs/{job.job}")
-    expect(page.locator(".events").get_by_text("(the page Checkpoints)")).to_be_visible()
-    expect(page.locator(".standing")).to_contain_text("weights of your own (the page Checkpoints), or set")
+    expect(page.locator(".events").get_by_text("(the Checkpoints page)")).to_be_visible()
+    expect(page.locator(".standing")).to_contain_text("weights of your own (the Checkpoints page), or set")
     expect(page.get_by_text("POST /weights")).to_have_count(0)
 
 
@@ -78,9 +78,9 @@ def test_how_an_untrained_transformer_begins_is_chosen(server: Server, story: St
     page.get_by_role("combobox", name="Model").fill("convit_tiny")
     expect(page.get_by_label("Data set", exact=True)).to_have_value(data)
     page.get_by_text("All other settings").click()
-    init = page.get_by_label("How an untrained transformer begins")
+    init = page.get_by_label("Initialisation of an untrained transformer")
     init.select_option("impulse")
-    page.get_by_label("Settings, NAME=VALUE").fill("convert=false")
+    page.get_by_label("Settings, one NAME=VALUE per line").fill("convert=false")
     page.get_by_role("button", name="Fine-tune").click()
     expect(page.locator(".error:visible")).to_contain_text("convit_tiny takes convolution or random, found impulse")
     expect(init).to_have_attribute("aria-invalid", "true")
@@ -95,7 +95,7 @@ def test_how_an_untrained_transformer_begins_is_chosen(server: Server, story: St
     page.goto(f"{server.url}/#/finetune?from={job}")
     expect(init).to_have_value("convolution")
     expect(init).to_be_visible()
-    expect(page.get_by_label("Settings, NAME=VALUE")).to_have_value("convert=false")
+    expect(page.get_by_label("Settings, one NAME=VALUE per line")).to_have_value("convert=false")
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_the_model_that_is_meant_is_offered_first(server: Server, open_page: Ope
         expect(options.first.locator("span").first).to_have_text(first[0])
         assert options.locator("span:first-child").all_inner_texts()[: len(first)] == first
     model.fill("beit")
-    expect(page.get_by_text("No model that can be converted has this in its name.")).to_be_visible()
+    expect(page.get_by_text("No convertible model has this in its name.")).to_be_visible()
     model.fill("resnet50")
     expect(options.first.locator("span").first).to_have_text("resnet50")
     expect(options.first).to_contain_text("25.6\u00a0M")
@@ -129,7 +129,7 @@ def test_what_the_models_list_knows_is_refused_in_the_form(server: Server, open_
     page = open_page(f"{server.url}/#/transform")
     page.get_by_role("combobox", name="Model").fill("resnet18")
     page.get_by_role("combobox", name="Model").press("Escape")
-    page.get_by_text("More about the conversion").click()
+    page.get_by_text("More conversion options").click()
     with server.client(None) as client:
         before = client.get("/jobs?limit=1").json()["data"]
         for label, value, words in (
@@ -174,7 +174,7 @@ def test_a_share_is_held_out_only_if_it_was_asked_for(server: Server, story: Sto
     expect(data).to_have_value(whole)
     expect(share).to_have_attribute("placeholder", "0.1")
     data.select_option(divided)
-    expect(share).to_have_attribute("placeholder", "nothing: it has its own")
+    expect(share).to_have_attribute("placeholder", "none: it has its own")
     expect(share).to_have_value("")
 
 

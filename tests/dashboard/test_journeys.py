@@ -124,7 +124,7 @@ def test_fine_tune_with_an_upload_cancel_resume_delete(
     page.get_by_label("Epochs").fill("0")
     page.get_by_label("Batch size").fill("8")
     page.get_by_text("All other settings").click()
-    settings = page.get_by_label("Settings, NAME=VALUE")
+    settings = page.get_by_label("Settings, one NAME=VALUE per line")
     settings.fill("workers=0\nsize")
     page.get_by_role("button", name="Fine-tune").click()
     expect(settings).to_have_attribute("aria-invalid", "true")  # before anything was sent
@@ -166,7 +166,7 @@ def test_curves_and_log_of_a_trained_job(working_server: Server, open_page: Open
     chart.focus()
     page.keyboard.press("ArrowLeft")
     expect(chart.locator(".reading")).to_contain_text("step ")
-    page.get_by_text("The numbers, epoch by epoch").click()
+    page.get_by_text("Numbers by epoch").click()
     expect(page.get_by_role("region", name="Epochs").locator("tbody tr")).to_have_count(2)
     page.locator("summary", has_text="Log").click()
     expect(page.get_by_role("region", name="Log")).to_contain_text("done")

@@ -32,7 +32,7 @@ def test_a_key_is_asked_for_once_and_not_kept_on_disk(server: Server, story: Sto
     expect(page.get_by_role("dialog")).to_be_visible()
     page.get_by_label("API key").fill("wrong")
     page.get_by_role("button", name="Use this key").click()
-    expect(page.get_by_role("alert").filter(has_text="does not know")).to_be_visible()
+    expect(page.get_by_role("alert").filter(has_text="does not recognise")).to_be_visible()
     page.keyboard.type("secret-of-this")  # in the place of the wrong one, of which nobody sees the letters
     page.keyboard.press("Enter")
     expect(page.locator(".jobs li")).to_have_count(5)
@@ -58,7 +58,7 @@ def test_a_wrong_key_takes_no_good_ones_place(server: Server, open_page: Open) -
     page.get_by_role("button", name="Key of local").click()
     page.get_by_label("API key").fill("wrong-one")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("alert").filter(has_text="does not know")).to_be_visible()
+    expect(page.get_by_role("alert").filter(has_text="does not recognise")).to_be_visible()
     page.reload()
     expect(page.locator(".jobs li")).to_have_count(5)
 
@@ -66,8 +66,8 @@ def test_a_wrong_key_takes_no_good_ones_place(server: Server, open_page: Open) -
 @pytest.mark.slow
 def test_the_dialog_says_why_it_asks(server: Server, open_page: Open) -> None:
     page = open_page(server.url)
-    expect(page.get_by_role("dialog", name="This server needs a key")).to_be_visible()
-    expect(page.get_by_role("button", name="Forget it")).to_be_hidden()
+    expect(page.get_by_role("dialog", name="This server requires a key")).to_be_visible()
+    expect(page.get_by_role("button", name="Forget the key")).to_be_hidden()
     entered(page, "secret-of-this")
     page.get_by_role("button", name="Key of local").click()
     expect(page.get_by_role("dialog", name="Use another key")).to_be_visible()
@@ -81,11 +81,11 @@ def test_the_dialog_says_why_it_asks(server: Server, open_page: Open) -> None:
     expect(page.get_by_text("Nothing here yet")).to_be_visible()  # whose jobs are others
     page.evaluate("sessionStorage.setItem('tcnn-key', 'revoked-since')")
     page.reload()
-    expect(page.get_by_role("dialog", name="This server needs a key")).to_be_visible()
+    expect(page.get_by_role("dialog", name="This server requires a key")).to_be_visible()
     expect(page.get_by_role("dialog").get_by_role("alert")).to_have_text(
-        "The server does not know this key. Check it, or ask for another."
+        "The server does not recognise this key. Check it, or ask for another."
     )
-    page.get_by_role("button", name="Forget it").click()
+    page.get_by_role("button", name="Forget the key").click()
     expect(page.locator("#key-error")).to_be_empty()
 
 
@@ -117,15 +117,15 @@ def test_a_key_that_was_refused_is_not_sent_again(
         expect(page.locator(".runs tbody tr")).to_have_count(5)
         data = page.context.new_page()
         data.goto(f"{server.url}/#/data")
-        expect(data.get_by_text("None was uploaded yet.")).to_be_visible()
+        expect(data.get_by_text("None uploaded yet.")).to_be_visible()
         for window in (page, data):
             window.on("response", lambda answer: answer.status == 401 and sent.append(answer.url))
         store.revoke_key(made.id)
         (tmp_path / "a.zip").write_bytes(b"0" * 1000)
         data.get_by_label("Files").set_input_files(tmp_path / "a.zip")
-        expect(data.get_by_role("dialog", name="This server needs a key")).to_be_visible()
-        expect(data.locator("#outbox .error")).to_have_text("This server needs a key that it knows.")
-        expect(page.get_by_role("dialog", name="This server needs a key")).to_be_visible()
+        expect(data.get_by_role("dialog", name="This server requires a key")).to_be_visible()
+        expect(data.locator("#outbox .error")).to_have_text("This server requires a valid key.")
+        expect(page.get_by_role("dialog", name="This server requires a key")).to_be_visible()
         before = len(sent)
         for _ in range(3):
             page.keyboard.press("Escape")

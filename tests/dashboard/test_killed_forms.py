@@ -64,14 +64,14 @@ def test_lists_that_could_not_be_had_are_filled_when_it_is_back(
     data, sizes = page.get_by_label("Data set", exact=True), page.get_by_label("Image sizes")
     expect(data).to_have_value(uploaded.id)
     data.select_option(beside.id)
-    against = page.get_by_label("Beside it", exact=True)
+    against = page.get_by_label("Compare with", exact=True)
     against.select_option(story.steady.job)
     sizes.fill("64")  # as a person's hand: what a test chooses from a list is not kept for that alone
     server.kill()
     page.get_by_role("link", name="System").click()
     expect(page.get_by_role("alert")).to_contain_text(AWAY)
     page.go_back()
-    expect(data).to_contain_text("The list cannot be had while the server is away.")
+    expect(data).to_contain_text("The list cannot be loaded while the server is unreachable.")
     expect(data).to_have_value(beside.id)
     sizes.fill("96")  # the form is kept as it is now
     assert inaccessible(page) == []
@@ -110,7 +110,7 @@ def test_a_job_that_is_edited_is_loaded_when_it_is_back(
         expect(request).to_have_value(re.compile(story.succeeded.job))
         request.fill("{")
         page.get_by_role("button", name="Run again").click()
-        expect(page.get_by_text("This is no JSON")).to_be_visible()
+        expect(page.get_by_text("This is not valid JSON")).to_be_visible()
         expect(request).to_be_focused()
         page.reload()
         expect(page.get_by_text("Evaluate on")).to_be_visible()
@@ -125,7 +125,7 @@ def test_what_is_sent_as_it_dies_is_one_job(server: Mortal, open_page: Open) -> 
     button = page.get_by_role("button", name="Convert", exact=True)
     page.get_by_role("combobox", name="Model").fill("test_resnet")
     page.get_by_role("combobox", name="Model").press("Tab")
-    page.get_by_text("More about the conversion").click()
+    page.get_by_text("More conversion options").click()
     page.get_by_label("Stage", exact=True).fill("-1")
     done: list[str] = []
 

@@ -115,7 +115,7 @@ def test_a_forms_upload_that_broke_off_is_sent_again_as_the_same_one(
     page = opened(open_page, f"{server.url}/#/finetune")
     sent: list[str] = []
     page.on("request", lambda one: one.method == "POST" and sent.append(one.headers["idempotency-key"]))
-    expect(page.get_by_label("Data set", exact=True)).to_contain_text("None was uploaded yet")
+    expect(page.get_by_label("Data set", exact=True)).to_contain_text("None uploaded yet")
     server.suspend()
     page.get_by_label("Upload a data set").set_input_files(tmp_path / "pets.zip")
     until(page, lambda: sent)
@@ -145,7 +145,7 @@ def test_a_link_that_was_made_as_it_died_is_not_made_twice(server: Mortal, story
 
     page.get_by_role("button", name="Share").click()
     dialog = page.get_by_role("dialog")
-    make = dialog.get_by_role("button", name="Make a link")
+    make = dialog.get_by_role("button", name="Create a link")
     page.route(re.compile("/shares$"), die, times=1)
     make.click()
     expect(dialog.get_by_role("alert")).to_contain_text(AWAY)
@@ -156,7 +156,7 @@ def test_a_link_that_was_made_as_it_died_is_not_made_twice(server: Mortal, story
     links = dialog.get_by_role("list", name="Links").get_by_role("listitem")
     expect(links).to_have_count(1)
     make.click()
-    expect(dialog.get_by_label("The link; it is shown this once")).to_have_value(re.compile("/#/shared/tcnnshare_"))
+    expect(dialog.get_by_label("The link (shown only once)")).to_have_value(re.compile("/#/shared/tcnnshare_"))
     expect(links).to_have_count(1)
 
 
@@ -200,7 +200,7 @@ def test_behind_a_proxy_it_is_as_far_away(server: Mortal, story: Story, open_pag
         expect(page.locator("#outbox")).to_contain_text(AWAY)
         page.get_by_role("link", name="Fine-tune", exact=True).click()
         data = page.get_by_label("Data set", exact=True)
-        expect(data).to_contain_text("The list cannot be had while the server is away.")
+        expect(data).to_contain_text("The list cannot be loaded while the server is unreachable.")
         expect(lost).to_be_visible()
     server.start()
     expect(lost).to_be_hidden()

@@ -113,7 +113,7 @@ def test_nothing_and_one_run_to_compare(server: Server, story: Runs, open_page: 
         page.emulate_media(color_scheme=scheme)
         assert inaccessible(page) == [], (width, scheme)
     page.goto(f"{server.url}/#/compare?jobs={story.second.job}")
-    expect(page.get_by_text("They were asked for in the same way.")).to_have_count(0)  # it is one
+    expect(page.get_by_text("All settings are the same.")).to_have_count(0)  # it is one
     expect(page.get_by_role("region", name="Results")).to_be_visible()
 
 

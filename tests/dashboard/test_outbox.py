@@ -51,16 +51,16 @@ def go(page: Any, name: str) -> None:
 def test_it_goes_on_in_view_on_other_pages(server: Server, open_page: Open, pets: Path) -> None:
     """And who comes back before it has arrived finds it on the list, without loading the page again."""
     page = open_page(f"{server.url}/#/data")
-    expect(page.get_by_text("None was uploaded yet.")).to_be_visible()
+    expect(page.get_by_text("None uploaded yet.")).to_be_visible()
     uploads = page.get_by_role("region", name="Uploads", exact=True)
     expect(uploads).to_be_hidden()
     release = held(page)
     page.get_by_label("Files").set_input_files([pets, pets])
     for name in ("Runs", "System"):
         go(page, name)
-        expect(uploads).to_contain_text("Uploads: 2 on the way")
+        expect(uploads).to_contain_text("Uploads: 2 in progress")
     go(page, "Data")
-    expect(page.get_by_text("None was uploaded yet.")).to_be_visible()
+    expect(page.get_by_text("None uploaded yet.")).to_be_visible()
     release()
     expect(page.locator(".listing tbody tr")).to_have_count(2)
     go(page, "Jobs")
@@ -86,7 +86,7 @@ def test_a_refusal_is_told_on_the_page_where_the_user_is(server: Server, open_pa
     go(page, "Runs")
     release()
     expect(uploads.get_by_role("alert")).to_contain_text("expected a zip, tar")
-    expect(uploads).to_contain_text("Uploads: 1 not taken")
+    expect(uploads).to_contain_text("Uploads: 1 rejected")
 
 
 def test_the_browser_asks_before_a_window_is_closed_from_which_something_is_to_go(
@@ -145,7 +145,7 @@ def test_a_form_is_not_sent_without_what_is_on_its_way(
     upload = page.get_by_label("Upload a data set")
     upload.set_input_files(late)
     page.get_by_role("button", name="Fine-tune", exact=True).click()
-    expect(page.get_by_text("late.zip is still on its way: wait until it is there, or stop it.")).to_be_visible()
+    expect(page.get_by_text("late.zip is still uploading: wait until it has arrived, or stop it.")).to_be_visible()
     expect(upload).to_be_focused()
     assert inaccessible(page) == []
     go(page, "Jobs")
@@ -162,7 +162,7 @@ def test_nothing_of_a_page_ends_behind_it(server: Server, open_page: Open, pets:
     page.get_by_label("Files").set_input_files([pets] * 12)
     go(page, "Fine-tune")
     last = page.get_by_role("button", name="What will it take?")
-    expect(page.locator("#outbox")).to_contain_text("Uploads: 12 on the way")
+    expect(page.locator("#outbox")).to_contain_text("Uploads: 12 in progress")
     for width, scheme in ALL_LOOKS:
         page.set_viewport_size({"width": width, "height": 640})
         page.emulate_media(color_scheme=scheme)
@@ -183,7 +183,7 @@ def test_how_far_it_is_on_a_phone(server: Server, open_page: Open, pets: Path) -
     page.get_by_label("Files").set_input_files(pets)
     go(page, "Runs")
     outbox = page.locator("#outbox")
-    expect(outbox).to_contain_text(re.compile(r"^Uploads: 1 on the way \(\d+%\)"))
+    expect(outbox).to_contain_text(re.compile(r"^Uploads: 1 in progress \(\d+%\)"))
     assert outbox.bounding_box()["height"] < 60
     outbox.locator("summary").press("Enter")
     expect(page.get_by_role("progressbar", name="Upload of pets.zip")).to_be_visible()

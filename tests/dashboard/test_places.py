@@ -112,7 +112,7 @@ def test_what_has_the_focus_is_not_behind_the_bar(server: Server, open_page: Ope
 def test_a_file_beside_its_place_takes_no_page_away(server: Server, open_page: Open) -> None:
     """The browser would open it in the place of the page, and what was written or is on its way would be lost."""
     page = open_page(f"{server.url}/#/data")
-    expect(page.get_by_text("None was uploaded yet.")).to_be_visible()
+    expect(page.get_by_text("None uploaded yet.")).to_be_visible()
     for kind in ("dragover", "drop"):
         assert page.evaluate(DROPPED, ["h1", kind])
         assert page.evaluate(DROPPED, ["header.bar", kind])
@@ -126,6 +126,6 @@ def test_a_file_beside_its_place_takes_no_page_away(server: Server, open_page: O
 def test_what_never_was_a_link_is_not_tried_again(server: Server, open_page: Open) -> None:
     """Of a server without keys, which lets everybody in: it shows no one job, however often it is asked."""
     page = open_page(f"{server.url}/#/shared/nothing")
-    expect(page.get_by_role("heading", level=1, name="This link shows nothing")).to_be_visible()
-    expect(page.locator("main p")).to_have_text("It is no link to a job. Ask whoever sent it for another.")
+    expect(page.get_by_role("heading", level=1, name="This link does not work")).to_be_visible()
+    expect(page.locator("main p")).to_have_text("It is not a link to a job. Ask the sender for another.")
     expect(page.locator("main").get_by_role("button")).to_have_count(0)

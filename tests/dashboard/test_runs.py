@@ -81,7 +81,7 @@ def test_runs_are_named_found_and_sorted(server: Server, story: Two, open_page: 
 def test_runs_are_compared_without_one_that_was_deleted(server: Server, story: Two, open_page: Open) -> None:
     gone = "job_" + "9" * 24
     page = open_page(f"{server.url}/#/compare?jobs={story.succeeded.job},{gone},{story.second.job}")
-    expect(page.locator(".notice")).to_have_text(f"No longer there: {gone}.")
+    expect(page.locator(".notice")).to_have_text(f"No longer available: {gone}.")
     row = page.get_by_role("region", name="Settings that differ").get_by_role("row").nth(1)
     expect(row).to_contain_text("mixup")
     for width, scheme in [(1280, "light"), *LOOKS]:
@@ -89,7 +89,7 @@ def test_runs_are_compared_without_one_that_was_deleted(server: Server, story: T
         page.emulate_media(color_scheme=scheme)
         assert inaccessible(page) == [], (width, scheme)
     page.goto(f"{server.url}/#/compare?jobs={gone}")
-    expect(page.locator(".notice")).to_have_text(f"No longer there: {gone}.")
+    expect(page.locator(".notice")).to_have_text(f"No longer available: {gone}.")
     expect(page.get_by_role("link", name="All runs")).to_be_visible()
 
 
@@ -119,8 +119,8 @@ def test_runs_are_compared_and_cloned(server: Server, story: Two, open_page: Ope
     expect(page.locator(".note")).to_have_text("as in\nthe table")
     page.get_by_role("link", name="Clone and edit").click()
     expect(page.get_by_role("combobox", name="Model")).to_have_value("test_resnet")
-    expect(page.get_by_label("Settings, NAME=VALUE")).to_have_value("mixup=0.2")
-    page.get_by_text("What it is called, how it is queued").click()
+    expect(page.get_by_label("Settings, one NAME=VALUE per line")).to_have_value("mixup=0.2")
+    page.get_by_text("Name and queue").click()
     page.get_by_label("Name", exact=True).fill("again")
     page.get_by_label("Tags").fill("a, b")
     page.get_by_label("Fine-tune it in the same job").uncheck()
@@ -132,7 +132,7 @@ def test_runs_are_compared_and_cloned(server: Server, story: Two, open_page: Ope
 def test_more_runs_than_are_compared_are_said_to_be(server: Server, story: Two, open_page: Open) -> None:
     others = ",".join(f"job_{number:024}" for number in range(7))
     page = open_page(f"{server.url}/#/compare?jobs={story.second.job},{others}")
-    expect(page.locator(".notice").last).to_have_text("At most 7 runs are compared: these are the first 7 of 8.")
+    expect(page.locator(".notice").last).to_have_text("At most 7 runs can be compared: these are the first 7 of 8.")
 
 
 def test_a_name_given_elsewhere_is_seen_when_the_window_is_looked_at_again(

@@ -26,9 +26,9 @@ def test_a_job_is_shared_and_the_link_revoked(server: Server, story: Story, open
     owner.get_by_label("API key").fill("key-of-the-owner")
     owner.get_by_role("button", name="Use this key").click()
     owner.get_by_role("button", name="Share").click()
-    owner.get_by_label("It is valid").select_option("30")
-    owner.get_by_role("button", name="Make a link").click()
-    link = owner.get_by_label("The link; it is shown this once").input_value()
+    owner.get_by_label("Valid for").select_option("30")
+    owner.get_by_role("button", name="Create a link").click()
+    link = owner.get_by_label("The link (shown only once)").input_value()
     assert link.startswith(f"{server.url}/#/shared/tcnnshare_")
     assert "key-of" not in link
     expect(owner.get_by_role("list", name="Links").get_by_role("listitem")).to_have_count(1)
@@ -60,7 +60,7 @@ def test_a_job_is_shared_and_the_link_revoked(server: Server, story: Story, open
     expect(guest.get_by_role("heading", name="The job cannot be shown")).to_be_visible()
     expect(guest.locator("main a")).to_have_count(0)  # which nothing opens without a key
     guest.reload()
-    expect(guest.get_by_role("heading", name="This link shows nothing")).to_be_visible()
+    expect(guest.get_by_role("heading", name="This link does not work")).to_be_visible()
     expect(guest.get_by_role("dialog")).to_have_count(0)  # nobody is asked for a key
 
 
@@ -87,7 +87,7 @@ def test_a_link_changes_nothing_for_whoever_has_a_key(server: Server, story: Sto
         guest.emulate_media(color_scheme=scheme)
         assert inaccessible(guest) == [], (width, scheme)
     guest.goto(f"{server.url}/#/shared/{secret[:-1]}")
-    expect(guest.get_by_role("heading", name="This link shows nothing")).to_be_visible()
+    expect(guest.get_by_role("heading", name="This link does not work")).to_be_visible()
     assert inaccessible(guest) == []
 
 
@@ -98,6 +98,6 @@ def test_the_system_of_one_tenant(server: Server, open_page: Open) -> None:
     page.get_by_label("API key").fill("key-of-the-owner")
     page.get_by_role("button", name="Use this key").click()
     expect(page.get_by_text("What is local’s")).to_be_visible()
-    expect(page.get_by_text("are for an admin’s key")).to_be_visible()
+    expect(page.get_by_text("are shown only with an admin key")).to_be_visible()
     expect(page.get_by_text("Disk free")).to_have_count(0)
     assert inaccessible(page) == []

@@ -141,7 +141,7 @@ def test_an_upload_that_broke_off_is_sent_again(server: Server, open_page: Open,
     page.get_by_label("Files").set_input_files([tmp_path / "broken-off.zip", tmp_path / "removed.zip"])
     first, second = page.locator(".sending li").first, page.locator(".sending li").last
     expect(first).to_contain_text("The server cannot be reached.")
-    expect(second).to_contain_text("The file is no longer where it was chosen; choose it again.")
+    expect(second).to_contain_text("The file is no longer there; choose it again.")
     expect(second.get_by_role("button")).to_have_text(["Dismiss"])
     assert inaccessible(page) == []
     expect(page.locator(".sending .sent")).to_contain_text("23 images of 2 classes")

@@ -46,9 +46,9 @@ def test_before_and_after_in_few_words_and_a_short_table_whole(
     lines = page.locator(".before-after > .differences li")
     expect(lines).to_have_count(3)  # of six: the conversion stands for the CNN
     assert [re.sub(r":.*", "", line) for line in lines.all_inner_texts()] == [
-        "T-CNN, fine-tuned, over CNN, fine-tuned the same way",
-        "T-CNN, fine-tuned, over CNN",
-        "CNN, fine-tuned the same way, over CNN",
+        "T-CNN, fine-tuned, vs. CNN, fine-tuned the same way",
+        "T-CNN, fine-tuned, vs. CNN",
+        "CNN, fine-tuned the same way, vs. CNN",
     ]
     row = page.get_by_role("region", name="Models before and after").get_by_role("row").nth(1)
     assert row.get_by_role("cell").nth(4).inner_text() == "63.2"  # one pass has no interval

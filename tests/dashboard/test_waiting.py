@@ -13,7 +13,7 @@ from tcnn_jobs.model.jobs import Claim, Failure, Kind
 from tcnn_jobs.model.operation import WorkerInfo
 
 expect = sync_api.expect
-COUNTED = re.compile(r"^Attempt 1 of 3 failed; tries again in 14 min \d\d? s$")
+COUNTED = re.compile(r"^Attempt 1 of 3 failed; retrying in 14 min \d\d? s$")
 
 
 @pytest.fixture
@@ -63,10 +63,10 @@ def test_every_reason_has_its_own_words(server: Server, house: House, open_page:
     other = page.context.new_page()
     for job, words in (
         (first.id, "Next in line: no worker is there"),
-        (second.id, "1 before it: no worker is there"),
-        (follower.id, "Waits for resnet34 to succeed"),
-        (both.id, re.compile("^Waits for resnet(18|34) and resnet(18|34) to succeed$")),
-        (wide.id, "2 before it: needs 3 slots of one worker at once; no worker is there"),
+        (second.id, "1 ahead of it: no worker is there"),
+        (follower.id, "Waiting for resnet34 to succeed"),
+        (both.id, re.compile("^Waiting for resnet(18|34) and resnet(18|34) to succeed$")),
+        (wide.id, "2 ahead of it: needs 3 slots of one worker at once; no worker is there"),
         (retried.job, COUNTED),
     ):
         told(job, words)
@@ -84,9 +84,9 @@ def test_every_reason_has_its_own_words(server: Server, house: House, open_page:
     page.clock.fast_forward(5000)  # it looks so often
     expect(page.locator(".standing")).to_have_text(f"Next in line: {full}")  # where it was open all the time
     told(first.id, f"Next in line: {full}")
-    told(second.id, f"1 before it: {full}")
-    told(wide.id, "2 before it: needs 3 slots of one worker at once; the largest worker has 1")
-    told(follower.id, "Waits for resnet34 to succeed")
+    told(second.id, f"1 ahead of it: {full}")
+    told(wide.id, "2 ahead of it: needs 3 slots of one worker at once; the largest worker has 1")
+    told(follower.id, "Waiting for resnet34 to succeed")
     worker(house, "two", 1)
     begun(house, "two", request={"model": "vgg16"})
     told(first.id, "Next in line: waits for a free slot; all 2 are taken")

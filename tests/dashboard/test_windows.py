@@ -42,10 +42,10 @@ def test_a_page_of_a_list_after_something_that_was_deleted(
     server: Server, open_page: Open, address: str, first: str
 ) -> None:
     page = open_page(f"{server.url}/#/{address.format('9' * 24)}")
-    expect(page.get_by_text("was deleted")).to_be_visible()
+    expect(page.get_by_text("has been deleted")).to_be_visible()
     assert inaccessible(page) == []
     page.get_by_role("link", name="Newest").click()
-    expect(page.get_by_text("was deleted")).to_be_hidden()
+    expect(page.get_by_text("has been deleted")).to_be_hidden()
     assert page.url.rpartition("/#")[2].rstrip("?") == first.removeprefix("#")
 
 
@@ -66,7 +66,7 @@ def test_what_another_window_does_with_a_job_is_seen_here(server: Server, story:
     expect(runs.locator(".runs")).to_contain_text("called otherwise")
     store.resume(failed, "local")
     expect(page.locator(".titled .badge")).to_contain_text("Queued")
-    expect(page.get_by_role("list", name="What happened")).to_contain_text("Resumed")
+    expect(page.get_by_role("list", name="Events")).to_contain_text("Resumed")
     store.cancel(failed)
     expect(page.get_by_role("button", name="Delete")).to_be_visible()
     store.delete(failed, "local")

@@ -73,7 +73,7 @@ def test_the_report_calls_data_sets_and_models_by_their_names(server: Server, st
     with server.client(None) as client:
         page = client.get(f"/jobs/{job}/report").text
         assert PETS not in page and story.succeeded.job not in page
-        assert "pets &amp; others.zip: 20 images, which training held out" in page
+        assert "pets &amp; others.zip: 20 images, held out from training" in page
         assert "test_resnet (trained on these images)" in page
         client.patch(f"/jobs/{story.succeeded.job}", json={"name": "the good one"})
         assert "the good one (trained on these images)" in client.get(f"/jobs/{job}/report").text

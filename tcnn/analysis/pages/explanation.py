@@ -21,10 +21,10 @@ CEILING = 1e3
 
 def page(found: Explanation, reference: str, candidate: str) -> str:
     """The page, as a string; the models by their names."""
-    output = "the departing output" if any(one.first for one in found.passes) else "the models' outputs"
+    output = "the first diverging output" if any(one.first for one in found.passes) else "the models' outputs"
     drawn = [
-        NamedPlot("by-layer", "Relative error of every layer's output, in both precisions.", by_layer(found)),
-        NamedPlot("histogram", f"How many elements of {output} differ by how much.", histogram(found)),
+        NamedPlot("by-layer", "Relative error of every layer's output in both precisions.", by_layer(found)),
+        NamedPlot("histogram", f"Number of elements of {output} by the size of the difference.", histogram(found)),
     ]
     return template("explanation.html").render(
         title=f"{candidate} against {reference}",
@@ -45,7 +45,7 @@ def by_layer(found: Explanation) -> Figure:
     made = style.figure(10, 3.4)
     panels = made.subplots(1, len(found.passes), squeeze=False)[0]
     for ax, one in zip(panels, found.passes, strict=True):
-        style.axes(ax, one.dtype, "layers in the order in which they run", "relative error")
+        style.axes(ax, one.dtype, "layers in order of execution", "relative error")
         ax.set_yscale("log")
         ax.set_ylim(FLOOR / 3, CEILING)
         places = range(1, len(one.layers) + 1)
@@ -55,7 +55,7 @@ def by_layer(found: Explanation) -> Figure:
         (dots,) = ax.plot(places, own, color=style.VERMILLION, linestyle="", marker="o", markersize=3)
         bound = ax.axhline(one.tolerance, color=style.GREY, linewidth=0.9, linestyle=(0, (4, 3)))
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-        names = ["with all before it", "by the layer itself", f"tolerance {one.tolerance:.0e}"]
+        names = ["with all layers before it", "the layer alone", f"tolerance {one.tolerance:.0e}"]
         style.legend(ax, [line, dots, bound], names, loc="upper left")
     return made
 
@@ -63,7 +63,7 @@ def by_layer(found: Explanation) -> Figure:
 def histogram(found: Explanation) -> Figure:
     """How many elements of the departing output differ by how much of its largest."""
     made = style.figure(7, 2.6)
-    ax = style.axes(made.subplots(), "", "difference, as a share of the largest value", "elements")
+    ax = style.axes(made.subplots(), "", "difference relative to the largest value", "elements")
     counts: Mapping[int, int] = found.histogram
     ax.bar(list(DECADES), [counts.get(power, 0) for power in DECADES], color=style.BLUE, width=0.9, align="edge")
     ax.set_yscale("symlog")

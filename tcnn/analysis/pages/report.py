@@ -92,7 +92,7 @@ def _read(path: Path, images: str | Path | None, evaluations: Iterable[str | Pat
 
 def _inspect(run: Run, images: str | Path) -> None:
     if run.checkpoint is None:
-        raise RequestError(f"{run.path}: attention maps need a checkpoint, and there is none; leave the images out")
+        raise RequestError(f"{run.path}: attention maps need a checkpoint, and there is none; omit the images")
     from tcnn.analysis.inspect import inspect
 
     try:
@@ -102,8 +102,8 @@ def _inspect(run: Run, images: str | Path) -> None:
         return
     run.missing += run.inspection.notes
     if left_out := len(run.inspection.unreadable):
-        files = "1 file is no image" if left_out == 1 else f"{left_out} files are no images"
-        run.missing.append(f"{images}: {files}; left out")
+        files = "1 file is not an image" if left_out == 1 else f"{left_out} files are not images"
+        run.missing.append(f"{images}: {files}; skipped")
 
 
 def _page(run: Run) -> str:
@@ -164,7 +164,7 @@ def validated_on(run: Run) -> str:
     if record.get("val"):
         return str(record["val"])
     if isinstance(share, int | float) and share:
-        return f"{share:.0%} of its images, which were held out of training".replace("%", " %")
+        return f"{share:.0%} of its images, held out from training".replace("%", " %")
     return "its own validation split"
 
 
@@ -192,7 +192,7 @@ def _verification(run: Run) -> tuple[VerificationReport | None, str]:
             except (RequestError, ValidationError):
                 continue
     if not run.only_measured:
-        run.missing.append("no verification was kept: equivalence error and drift are not known")
+        run.missing.append("no verification report: equivalence error and drift are unknown")
     return None, ""
 
 
@@ -241,7 +241,7 @@ def _versions(run: Run) -> dict[str, str]:
     versions = (run.record or {}).get("versions")
     found = {str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {}
     written = run.metadata.get("tcnn_version")
-    return found | ({"tcnn that wrote the checkpoint": str(written)} if written else {})
+    return found | ({"checkpoint written by tcnn": str(written)} if written else {})
 
 
 def curves_of_training(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -271,7 +271,7 @@ def _by_size(rows: Sequence[EvaluatedRow]) -> Iterator[Chart]:
             models.setdefault(row.model, []).append((round((row.height * row.width) ** 0.5), row.clean.top1))
     series = [{"name": name, "points": sorted(points)} for name, points in models.items() if len(points) > 1]
     if series:
-        yield {"title": "Accuracy by resolution", "unit": "top-1", "format": "percent", "axis": "pixels a side",
+        yield {"title": "Accuracy by resolution", "unit": "top-1", "format": "percent", "axis": "pixels per side",
                "at": "side", "series": series}  # fmt: skip
 
 
@@ -287,5 +287,5 @@ def _by_severity(rows: Sequence[EvaluatedRow]) -> Iterator[Chart]:
         if len(means) > 1:
             series.append({"name": f"{row.title}, {row.size}" if several else row.title, "points": means})
     if series:
-        yield {"title": "Accuracy by severity", "unit": "top-1, mean of the corruptions", "format": "percent",
+        yield {"title": "Accuracy by severity", "unit": "top-1, mean over corruptions", "format": "percent",
                "axis": "severity", "at": "severity", "series": series}  # fmt: skip

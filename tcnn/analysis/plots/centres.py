@@ -52,7 +52,7 @@ def centres(layers: Sequence[Layer]) -> Figure | None:
         Line2D([], [], color=style.INK, linewidth=1.1),
         Line2D([], [], color=style.INK, linewidth=1.1, linestyle=":"),
     ]
-    names = ["query", "a head's centre Δ", "50 % of its positions", "90 %"]
+    names = ["query", "a head's centre Δ", "50 % of its attention", "90 %"]
     style.legend(made, handles, names, loc="outside lower center", ncols=4 if columns > 1 else 2)
     return made
 
@@ -112,7 +112,7 @@ def frames(rows: Sequence[dict[str, Any]]) -> list[Figure]:
     """
     seen = [row for row in rows if row.get("looking")]
     if not seen:
-        raise RequestError("this run says nothing of centres: expected one of an attentional network (cordonnier_*)")
+        raise RequestError("this run recorded no centres: expected a run of an attentional network (cordonnier_*)")
     return [_frame(row) for row in seen]
 
 

@@ -74,24 +74,24 @@ def training_plots(rows: training.Rows) -> Iterator[NamedPlot]:
 
 def head_plots(rows: training.Rows) -> Iterator[NamedPlot]:
     """Plots of every head in metrics.jsonl."""
-    caption = "Attention span and gate of every head after every epoch: how far the layers have left the convolution."
+    caption = "Attention span and gate of every head after every epoch: how far the layers have moved from convolution."
     yield from _if("gates-and-spans", caption, lambda: training.gates_and_spans(rows))
 
 
 def inspection_plots(found: Inspection) -> Iterator[NamedPlot]:
     """Plots of an inspection."""
     caption = (
-        "Where each head looks from the query: its centre, and the circles that hold 50 % and 90 % of its positions."
+        "Where each head looks from the query: its centre, and circles with 50 % and 90 % of its positional weight."
     )
     yield from _if("centres", caption, lambda: centres.centres(found.layers))
     yield NamedPlot(
         "non-locality",
-        "How far the heads of each layer look, and how widely: as they are, by content alone, by position alone.",
+        "How far and how widely the heads of each layer look: combined, by content alone, by position alone.",
         locality.non_locality(found.layers),
     )
     if found.against:
         models = {found.model: found.layers} | {other.model: other.layers for other in found.against}
-        caption = "How far each layer looks, next to other models."
+        caption = "How far each layer looks, compared with other models."
         yield from _if("non-locality-compared", caption, lambda: locality.compared(models))
     parts: tuple[maps.Part, ...] = ("combined", "content", "positional")
     for number, picture in enumerate(found.pictures, 1):
@@ -99,7 +99,7 @@ def inspection_plots(found: Inspection) -> Iterator[NamedPlot]:
             pages = maps.maps(picture, part)
             for page, figure in enumerate(pages, 1):
                 end = f"-{page}" if len(pages) > 1 else ""
-                caption = f"What every head attends to on {picture.name}" + (
+                caption = f"What every head attends to in {picture.name}" + (
                     "." if part == "combined" else f", {part} part."
                 )
                 yield NamedPlot(f"attention-{number}-{part}{end}", caption, figure)
@@ -108,7 +108,7 @@ def inspection_plots(found: Inspection) -> Iterator[NamedPlot]:
 def evaluation_plots(rows: Sequence[EvaluatedRow]) -> Iterator[NamedPlot]:
     """Plots of an evaluation."""
     yield from corruption_plots(rows)
-    caption = "Accuracy at several sizes of the test images."
+    caption = "Accuracy by size of the test images."
     yield from _if("resolution", caption, lambda: robustness.resolution(rows))
 
 
@@ -117,7 +117,7 @@ def corruption_plots(rows: Sequence[EvaluatedRow]) -> Iterator[NamedPlot]:
     pairs = improved(rows)
     for number, (before, after) in enumerate(pairs, 1):
         end = f"-{number}" if len(pairs) > 1 else ""
-        caption = f"What {after.title} gains over {before.title} under corruptions."
+        caption = f"Gain of {after.title} over {before.title} under corruptions."
         yield from _if(f"corruptions{end}", caption, partial(robustness.improvement, before, after))
 
 

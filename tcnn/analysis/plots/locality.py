@@ -37,7 +37,7 @@ def non_locality(layers: Sequence[Layer]) -> Figure:
         ax.set_ylim(bottom=0)
         _layers_axis(ax, [layer.name for layer in layers])
     style.legend(made, list(handles.values()), list(handles), loc="outside right upper")
-    style.note(made, "Small dots: heads. Lines: the mean of a layer.")
+    style.note(made, "Small dots: heads. Lines: means over a layer.")
     return made
 
 

@@ -102,9 +102,9 @@ def _page(name: str, image: Pixels, layers: Sequence[LayerMaps], part: Part) -> 
 
 
 def _note(layers: Sequence[LayerMaps], gated: bool) -> str:
-    above = "its largest weight · its gate, which colours the frame" if gated else "its largest weight"
+    above = "its largest weight · its gate (colour of the frame)" if gated else "its largest weight"
     padded = " Striped: padding." if any(any(layer.padding) for layer in layers) else ""
-    return f"Box: the query. Orange: attention, fullest at a head's largest weight. Above each map: {above}.{padded}"
+    return f"Box: the query. Orange: attention, relative to the head's largest weight. Above each map: {above}.{padded}"
 
 
 def _image(ax: Axes, image: Pixels, layer: LayerMaps, top: float) -> None:

@@ -44,7 +44,7 @@ def improvement(before: EvaluatedRow, after: EvaluatedRow) -> Figure | None:
         return None
     made = style.figure(10, 4.4)
     lines, bars = made.subplots(1, 2, width_ratios=[1, 1.15])
-    style.axes(lines, "By severity", "severity of the corruption", "gain in top-1 (percentage points)")
+    style.axes(lines, "By severity", "severity of corruption", "gain in top-1 (percentage points)")
     style.axes(bars, "By corruption, mean over severities", "gain in top-1 (percentage points)")
     handles, names = [], []
     for number, (category, members) in enumerate(CATEGORIES.items()):
@@ -69,7 +69,7 @@ def improvement(before: EvaluatedRow, after: EvaluatedRow) -> Figure | None:
     bars.set_yticks(range(len(order)), [style.label(name.replace("_", " "), 24) for name in order])
     bars.invert_yaxis()
     bars.grid(False, axis="y")
-    title = f"{style.label(after.title, 38)} against {style.label(before.title, 38)}"
+    title = f"{style.label(after.title, 38)} vs. {style.label(before.title, 38)}"
     made.suptitle(title, fontsize=style.LARGE, color=style.INK, x=0.01, ha="left")
     return made
 
@@ -90,9 +90,7 @@ def resolution(rows: Sequence[EvaluatedRow]) -> Figure | None:
     if not any(len({side for side, _ in points}) > 1 for points in by_model.values()):
         return None
     made = style.figure(7.5, 3.8)
-    ax = style.axes(
-        made.subplots(), "Accuracy against test resolution", "side of the test images (pixels)", "top-1 (%)"
-    )
+    ax = style.axes(made.subplots(), "Accuracy against test resolution", "side of test images (pixels)", "top-1 (%)")
     handles = [
         ax.plot(*zip(*sorted(points), strict=True), color=style.PALETTE[number % len(style.PALETTE)], marker="o",
                 linewidth=1.8, markersize=4, linestyle=style.DASHES[number % len(style.DASHES)])[0]

@@ -27,7 +27,7 @@ def progress(rows: Rows) -> Figure | None:
         return None
     made = style.figure(10, 3.2)
     accuracy, loss, temperature = made.subplots(1, 3)
-    style.axes(accuracy, "Accuracy on validation images", "epochs trained", "images right (%)")
+    style.axes(accuracy, "Accuracy on validation images", "epochs trained", "accuracy (%)")
     style.axes(loss, "Loss (cross-entropy)", "epochs trained", "nats per image")
     style.axes(temperature, "Temperature", "epochs trained", "τ (1/46: the CNN, 1: the T-CNN)")
     top1 = _line(accuracy, done, lambda row: _share(row, "top1"), style.BLUE, 0)
@@ -73,7 +73,7 @@ def gates_and_spans(rows: Rows) -> Figure | None:
         style.legend(made, handles, names, loc="outside right upper", title="layer", title_fontsize=style.SMALL)
     else:
         _depth(made, names, [spans, gates])
-    style.note(made, "Thin lines: heads. Thick lines: the mean of a layer.")
+    style.note(made, "Thin lines: heads. Thick lines: means over a layer.")
     return made
 
 

@@ -27,13 +27,13 @@ async function start() {
   const bar = h("progress", { max: "100", value: "0", "aria-label": "Loading the network" });
   main.replaceChildren(h("p", { class: "loading", role: "status" }, "Loading the network into this page…"), bar);
   const response = await fetch("model.json");
-  if (!response.ok) throw new Error(`model.json: the file server answers ${response.status}; copy the whole folder`);
+  if (!response.ok) throw new Error(`model.json: the file server answered ${response.status}; copy the whole folder`);
   const told = await response.json();
   const { load } = await import("./network.js");
   const network = await load(told, (share) => (bar.value = 100 * share));
 
   const problem = h("div");
-  const ranking = h("ol", { class: "answers", "aria-label": "What the network says" });
+  const ranking = h("ol", { class: "answers", "aria-label": "Predictions" });
   const file = h("input", { type: "file", accept: "image/*", id: "file" });
   const drawing = h("button", { type: "button" }, "A drawing");
   const view = viewer({
@@ -55,7 +55,7 @@ async function start() {
   async function open(image) {
     const mine = (newest += 1);
     problem.replaceChildren();
-    view.busy("Looking at the picture…");
+    view.busy("Processing the picture…");
     await new Promise((resolve) => setTimeout(resolve)); // so that this is seen before the network takes the thread
     try {
       const { tensor, picture } = await prepare(image, told.input);

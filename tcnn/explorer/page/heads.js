@@ -34,7 +34,7 @@ export function headCards(chosen) {
     const temperature = h("span");
     return { tiles, heads, temperature, order: "", element: h("section", { class: "card layer", "data-layer": layer.name },
       h("h2", {}, h("code", {}, layer.name)),
-      h("p", { class: "hint" }, `${layer.heads} heads${layer.kernel ? `, ${layer.kernel.join("×")} kernel` : ""} · ${rows - top - bottom}×${width - left - right} pixels${left + right + top + bottom ? " and a border" : ""} · τ `, temperature, ` · uniform would be ${percent(1 / (rows * width), 1)}`),
+      h("p", { class: "hint" }, `${layer.heads} heads${layer.kernel ? `, ${layer.kernel.join("×")} kernel` : ""} · ${rows - top - bottom}×${width - left - right} pixels${left + right + top + bottom ? " and a border" : ""} · τ `, temperature, ` · uniform: ${percent(1 / (rows * width), 1)}`),
       heads) };
   }
 
@@ -49,7 +49,7 @@ export function headCards(chosen) {
         const gate = layer.gate ? layer.gate[head] : null;
         say(peak, percent(found.peak, 0));
         say(facts, [gate === null ? null : `gate ${number(gate, 2)}`, `${number(far[head], 2)} px`].filter(Boolean).join(" · "));
-        tile.setAttribute("aria-label", `Head ${head + 1}: most at row ${found.row}, column ${found.column} of the map, ${percent(found.peak, 1)}${gate === null ? "" : `, gate ${number(gate, 2)}`}, mean distance ${number(far[head], 2)} pixels. Show it on the picture.`);
+        tile.setAttribute("aria-label", `Head ${head + 1}: peak at row ${found.row}, column ${found.column} of the map, ${percent(found.peak, 1)}${gate === null ? "" : `, gate ${number(gate, 2)}`}, mean distance ${number(far[head], 2)} pixels. Show it on the picture.`);
         tile.setAttribute("aria-pressed", String(current === at && pressed === head));
       }
       arrange(cards[at], sorted(layer, far, order));

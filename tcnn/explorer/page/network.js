@@ -7,7 +7,7 @@ import * as ort from "./ort.js";
 /** A file beside this page, with how much of it has come. */
 async function fetched(name, size, tell) {
   const response = await fetch(name);
-  if (!response.ok) throw new Error(`${name}: the file server answers ${response.status}; copy the whole folder`);
+  if (!response.ok) throw new Error(`${name}: the file server answered ${response.status}; copy the whole folder`);
   const parts = [];
   let come = 0;
   const reader = response.body.getReader();

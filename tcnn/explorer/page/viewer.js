@@ -7,9 +7,9 @@ import { drawPicture, strength } from "./maps.js";
 import { number, percent } from "./numbers.js";
 
 export const PARTS = {
-  combined: ["Combined", "what the head really uses: its gate mixes content and position"],
+  combined: ["Combined", "what the head uses: its gate mixes content and position"],
   content: ["Content", "where queries and keys match"],
-  positional: ["Position", "where the head looks whatever is there"],
+  positional: ["Position", "where the head looks regardless of content"],
 };
 
 /** What a colour means: weights of all maps on one scale, with a mark where attention is that looks everywhere alike. */
@@ -17,7 +17,7 @@ function scale(own, uniform) {
   const [width, bar] = [300, 12];
   const at = (weight) => 8 + (width - 16) * strength(weight, 1, own);
   const marks = own ? [[0, "0"], [1, "the map’s largest"]] : [0, 0.01, 0.1, 0.25, 0.5, 1].map((weight) => [weight, percent(weight, 0)]);
-  const words = own ? "Colour: weight beside the largest of the same map. Maps cannot be compared." : `Colour: weight of a pixel, the same in all maps. ▲ uniform attention, ${percent(uniform, 1)}.`;
+  const words = own ? "Colour: weight relative to the largest in the same map; maps cannot be compared." : `Colour: weight of a pixel, on one scale for all maps. ▲ uniform attention, ${percent(uniform, 1)}.`;
   return [s("svg", { viewBox: `0 0 ${width} 34`, role: "img", "aria-label": words },
     s("defs", {}, s("linearGradient", { id: "heat" }, s("stop", { offset: "0", class: "none" }), s("stop", { offset: "1", class: "most" }))),
     s("rect", { x: 8, y: 0, width: width - 16, height: bar, fill: "url(#heat)", class: "bar-of" }),
@@ -70,7 +70,7 @@ export function viewer({ place = [0.5, 0.5], part = "combined", order = "kernel"
   });
   second.element.hidden = true;
   const stage = h("div", {
-    class: "stage", tabindex: "0", role: "application", "aria-label": "The picture. Arrow keys move the place that asks; clicking chooses one.",
+    class: "stage", tabindex: "0", role: "application", "aria-label": "The picture. Click a pixel to choose the query, or move it with the arrow keys.",
     "aria-describedby": "place",
   }, first.element, second.element);
   const reading = h("p", { id: "place", class: "reading", "aria-live": "polite" });
@@ -111,7 +111,7 @@ export function viewer({ place = [0.5, 0.5], part = "combined", order = "kernel"
       stage, reading, says, waiting,
       h("fieldset", { class: "segments" }, h("legend", {}, "Show"), radios), meaning, key,
       h("div", { class: "field tick" }, scaled, h("label", { for: "own-scale" }, "Every map on its own scale")),
-      h("div", { class: "field tick" }, rings, h("label", { for: "circles" }, "Centres, with circles that hold 50 % and 90 % of position")),
+      h("div", { class: "field tick" }, rings, h("label", { for: "circles" }, "Centres, with circles that hold 50 % and 90 % of positional attention")),
       h("div", { class: "source" }, h("label", { for: "heads-order" }, "Heads"), orders),
       controls),
     cards.element);
@@ -180,11 +180,11 @@ export function viewer({ place = [0.5, 0.5], part = "combined", order = "kernel"
     second.element.hidden = !other;
     stage.classList.toggle("two", Boolean(other));
     if (other) drawFigure(second, other, beside);
-    say(says, [state.image.truth && `This is: ${state.image.truth}.`, heard(state.answer.says ?? state.image.says)].filter(Boolean).join(" "));
+    say(says, [state.image.truth && `True class: ${state.image.truth}.`, heard(state.answer.says ?? state.image.says)].filter(Boolean).join(" "));
     key.replaceChildren(...scale(state.own, 1 / (layer.size[0] * layer.size[1])));
     const known = state.image.layers[state.chosen.layer];
     const [i, j] = layer.query.map((at, axis) => (at - known.first[axis]) / known.stride[axis]);
-    say(reading, `Asking: row ${i + 1} of ${known.queries[0]}, column ${j + 1} of ${known.queries[1]} of ${layer.name}${state.chosen.head === null ? "" : `; over the picture: head ${state.chosen.head + 1}`}.`);
+    say(reading, `Query: row ${i + 1} of ${known.queries[0]}, column ${j + 1} of ${known.queries[1]} of ${layer.name}${state.chosen.head === null ? "" : `; over the picture: head ${state.chosen.head + 1}`}.`);
     changed();
   }
 

@@ -59,7 +59,7 @@ export function show(main, id, query) {
   async function open(send) {
     state.send = send;
     problem.replaceChildren();
-    view.busy(view.state.image ? "Looking at the picture…" : "Loading the model; the first picture takes some seconds…");
+    view.busy(view.state.image ? "Processing the picture…" : "Loading the model; the first picture takes a few seconds…");
     try {
       const found = await send();
       if (leaving.signal.aborted || state.send !== send) return;
@@ -137,7 +137,7 @@ export function show(main, id, query) {
       const wanted = query.get("image") === "given";
       const image = wanted ? given(id) : null;
       await (image ? ofOwn(image) : fromSet());
-      if (wanted && !image) problem.replaceChildren(h("p", { class: "notice" }, "The image that you tried was kept in the other page only; choose it again below."));
+      if (wanted && !image) problem.replaceChildren(h("p", { class: "notice" }, "The image that you tried is no longer in this window; choose it again below."));
     } catch (error) {
       fail(error, begin);
     }

@@ -3,7 +3,7 @@
 import { h, say } from "../dom.js";
 import { number } from "../numbers.js";
 
-export const CHECKPOINTS = { start: "As training began", best: "The job’s model", last: "After the last epoch" }; // in the order of time
+export const CHECKPOINTS = { start: "Before training", best: "The job’s model", last: "After the last epoch" }; // in the order of time
 const [LOW, HIGH] = [Math.log10(1 / 46), Math.log10(4)]; // from the convolution to beyond the paper's τ = 1
 
 /** Controls for the two; `changed` is told of every change. `given` is the state of an address. */
@@ -25,7 +25,7 @@ export function viewControls(given, changed) {
   const temperature = h("div", { class: "source" }, h("label", { for: "view-tau" }, "Temperature τ "), told, h("div", { class: "pair" }, slider, marks, back));
   const run = h("div", { class: "source halves" },
     h("div", {}, h("label", { for: "view-checkpoint" }, "Checkpoint "), shown, which, stops),
-    h("div", {}, h("label", { for: "view-beside" }, "Beside it"), beside));
+    h("div", {}, h("label", { for: "view-beside" }, "Compare with"), beside));
   which.addEventListener("input", () => set({ checkpoint: there[Number(which.value)] }));
   beside.addEventListener("change", () => set({ beside: beside.value }));
   slider.addEventListener("input", () => set({ tau: 10 ** Number(slider.value) }));
@@ -58,7 +58,7 @@ export function viewControls(given, changed) {
     const tau = state.tau ?? own;
     slider.value = Math.log10(tau);
     slider.setAttribute("aria-valuetext", number(tau, 2));
-    say(told, state.tau === null ? `${number(own)}, as trained` : `${number(tau, 2)}; the checkpoint’s own is set aside`);
+    say(told, state.tau === null ? `${number(own)}, as trained` : `${number(tau, 2)}; overrides the checkpoint’s own`);
     back.hidden = state.tau === null;
   }
 

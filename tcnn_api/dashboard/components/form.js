@@ -152,7 +152,7 @@ export function settings(written) {
   const found = {};
   for (const line of written.split("\n").map((one) => one.trim()).filter(Boolean)) {
     const equals = line.indexOf("=");
-    if (equals < 1) throw new Error(`“${line}”: expected NAME=VALUE, one a line`);
+    if (equals < 1) throw new Error(`“${line}”: expected one NAME=VALUE per line`);
     const names = line.slice(0, equals).trim().split(".");
     let into = found;
     for (const name of names.slice(0, -1)) {
@@ -218,7 +218,7 @@ export function sending(form, summary, { ready, body }) {
       await ready(); // until then a list has nothing to choose from
       const going = [...form.querySelectorAll("[data-going]")].find((one) => !one.closest("[hidden]"));
       if (going) {
-        wrong(going, `${going.dataset.going} is still on its way: wait until it is there, or stop it.`);
+        wrong(going, `${going.dataset.going} is still uploading: wait until it has arrived, or stop it.`);
         return going.focus();
       }
       const made = madeOf(body);

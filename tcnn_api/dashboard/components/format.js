@@ -82,8 +82,8 @@ export function describeCheckpoint(one) {
 }
 
 const FAULTS = {
-  crashed: "crashed", timed_out: "ran longer than it may", no_progress: "made no progress", out_of_memory: "killed for memory",
-  source_failed: "what it needs was not made", worker_lost: "its worker was lost", quarantined: "costs its workers", internal: "the service failed",
+  crashed: "crashed", timed_out: "exceeded its time limit", no_progress: "made no progress", out_of_memory: "ran out of memory",
+  source_failed: "a job that it depends on failed", worker_lost: "its worker disappeared", quarantined: "brought down several workers", internal: "an error in the service",
 };
 
 /** What an error's code means, beside the code; codes of errors of the request say it themselves. */
@@ -94,12 +94,12 @@ export function fault(code) {
 /** Why a job has not begun: its next try, what it waits for, and its place in the queue. */
 function queued(job) {
   const left = job.retry_at ? (new Date(job.retry_at) - Date.now()) / 1000 : 0;
-  if (left > 0) return `Attempt ${job.attempt} of ${job.max_attempts} failed; tries again in ${duration(Math.ceil(left))}`;
+  if (left > 0) return `Attempt ${job.attempt} of ${job.max_attempts} failed; retrying in ${duration(Math.ceil(left))}`;
   const before = job.queue_position;
-  const place = before === null || before === undefined ? "Waiting" : before === 0 ? "Next in line" : `${count(before)} before it`;
+  const place = before === null || before === undefined ? "Waiting" : before === 0 ? "Next in line" : `${count(before)} ahead of it`;
   const why = job.waiting_for?.replace(/job_[0-9a-z]+/g, named);
   if (!why) return place;
-  if (/^waits for .*job_/.test(job.waiting_for)) return `${why.replace(/^w/, "W")} to succeed`;
+  if (/^waits for .*job_/.test(job.waiting_for)) return `${why.replace(/^waits/, "Waiting")} to succeed`;
   return `${place}: ${why}`;
 }
 

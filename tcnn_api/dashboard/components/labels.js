@@ -7,8 +7,8 @@ import { ask, once, whenBack } from "../server/http.js";
 
 const FIELDS = {
   name: { word: "name", read: (text) => text.trim() || null, write: (job) => job.name ?? "", hint: (job) => title({ ...job, name: null }) },
-  tags: { word: "tags", read: (text) => text.split(",").map((one) => one.trim()).filter(Boolean), write: (job) => job.tags.join(", "), hint: () => "with, commas, between", icon: "#" },
-  note: { word: "note", read: (text) => text || null, write: (job) => job.note ?? "", hint: () => "What is worth remembering", long: true },
+  tags: { word: "tags", read: (text) => text.split(",").map((one) => one.trim()).filter(Boolean), write: (job) => job.tags.join(", "), hint: () => "separated, by, commas", icon: "#" },
+  note: { word: "note", read: (text) => text || null, write: (job) => job.note ?? "", hint: () => "Anything worth remembering", long: true },
 };
 
 /**
@@ -59,7 +59,7 @@ export function editable(name, { current, draw, saved }) {
         await renamed(job);
         saved(job);
         close();
-        announce(`The ${word} ${word === "tags" ? "are" : "is"} kept.`);
+        announce(`The ${word} ${word === "tags" ? "are" : "is"} saved.`);
       } catch (problem) {
         field.readOnly = false;
         field.setAttribute("aria-invalid", "true");

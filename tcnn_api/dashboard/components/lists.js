@@ -16,7 +16,7 @@ export async function fill(control, fetched, none, wanted) {
   if (error?.name === "AbortError") return;
   const meant = chosen(control);
   const real = options.filter(([value]) => value !== "other");
-  const words = !error ? none : error.passes ? "The list cannot be had while the server is away." : "The list cannot be had now.";
+  const words = !error ? none : error.passes ? "The list cannot be loaded while the server is unreachable." : "The list cannot be loaded now.";
   control.replaceChildren(
     ...(real.length ? [] : [h("option", { value: "" }, words)]),
     ...options.map(([value, word]) => h("option", { value }, word)));

@@ -58,7 +58,7 @@ export function trouble(said, again) {
 /** A page of a list that begins after something that was deleted since has no other way on than the list's beginning. */
 export function beganAfterNothing(newest) {
   return h("div", { class: "empty" },
-    h("p", {}, "What this page of the list begins after was deleted meanwhile."), h("p", {}, h("a", { class: "button", href: newest }, "Newest")));
+    h("p", {}, "The entry that this page starts after has been deleted."), h("p", {}, h("a", { class: "button", href: newest }, "Newest")));
 }
 
 /** Say in a place why something was not done; that the server or its database was away only until it answers again. */

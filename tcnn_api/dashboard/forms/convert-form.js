@@ -15,7 +15,7 @@ export function transform(query, others) {
   const model = modelPicker();
   const own = {
     pretrained: tick(true),
-    num_classes: numeric({ placeholder: "the weights’ own" }),
+    num_classes: numeric({ placeholder: "as in the weights" }),
     stage: numeric({ placeholder: "−1, the last" }),
     target: text({ placeholder: "layer4\\.0\\..*" }),
     temperature: numeric({ placeholder: "1/46 = 0.0217" }),
@@ -25,16 +25,16 @@ export function transform(query, others) {
     seed: numeric({ placeholder: "0" }),
   };
   const weights = ownWeights({ model, pretrained: own.pretrained, wanted: query.get("weights") });
-  const stride = select([["keep", "Keep: equivalent to the CNN"], ["remove", "Remove: as in the paper"], ["dilate", "Remove, and dilate what follows"]]);
-  const queryKey = select([["normal", "Normal, small"], ["mimetic", "Mimetic: like looks for like"]]);
-  const position = select([["isotropic", "Around a centre (isotropic)"], ["quadratic", "Gaussian of any shape (quadratic)"], ["relative", "Learned shifts (relative)"], ["relative-content", "Learned shifts, by content too"]]);
+  const stride = select([["keep", "Keep: equivalent to the CNN"], ["remove", "Remove: as in the paper"], ["dilate", "Remove, and dilate the layers after it"]]);
+  const queryKey = select([["normal", "Normal, small"], ["mimetic", "Mimetic: similar pixels attend to each other"]]);
+  const position = select([["isotropic", "Around a centre (isotropic)"], ["quadratic", "Gaussian of any shape (quadratic)"], ["relative", "Learned shifts (relative)"], ["relative-content", "Learned shifts, content-dependent"]]);
   const scope = contentScope();
   const also = tick(false, { id: "also-finetune" });
   const training = trainingFields("finetune.");
   const box = h("div", { hidden: true }, training.parts);
   also.addEventListener("change", () => {
     box.hidden = !also.checked;
-    own.content_heads.placeholder = also.checked ? "the preset’s" : CONTENT_HEADS;
+    own.content_heads.placeholder = also.checked ? "from the preset" : CONTENT_HEADS;
     if (also.checked) training.load();
   });
   let more = {}; // settings of a job that is edited for which the form has no field
@@ -57,20 +57,20 @@ export function transform(query, others) {
       also.dispatchEvent(new Event("change"));
       if (request.finetune) training.fill(request.finetune);
     },
-    lead: "Pick a pretrained CNN of timm’s. The convolutions of its last stage become gated positional self-attention that computes the same function; the job checks that it does.",
+    lead: "Pick a pretrained CNN from timm. The convolutions of its last stage become gated positional self-attention that computes the same function; the job verifies this.",
     parts: [
       h("section", { class: "card" }, h("h2", {}, "Model"), h("div", { class: "fields" },
         field("model", "Model", model.input, { wide: true, extra: model.extra }),
-        field("pretrained", "Pretrained weights", own.pretrained, { half: true, hint: "Without them the weights are random." }),
+        field("pretrained", "Pretrained weights", own.pretrained, { half: true, hint: "Otherwise the weights are random." }),
         field("stride", "Stride of the stage", stride, { half: true })),
         weights.parts,
-        h("details", {}, h("summary", {}, "More about the conversion"), h("div", { class: "fields" },
+        h("details", {}, h("summary", {}, "More conversion options"), h("div", { class: "fields" },
           field("num_classes", "Classes", own.num_classes),
           field("stage", "Stage", own.stage, { hint: "Counted from 0; −1 is the last." }),
-          field("target", "Convolutions by name", own.target, { half: true, hint: "A regular expression; replaces the stage." }),
-          field("temperature", "Temperature τ", own.temperature, { hint: "1/46 is the CNN, 1 is the paper’s start." }),
+          field("target", "Convolutions by name", own.target, { half: true, hint: "A regular expression; overrides the stage." }),
+          field("temperature", "Temperature τ", own.temperature, { hint: "1/46 is the CNN; the paper starts at 1." }),
           field("head_dim", "Head width", own.head_dim, { hint: "Channels of a head’s queries and keys." }),
-          field("content_heads", "Content heads", own.content_heads, { hint: "Beside the taps; they add nothing until they learn. The paper has none: 0." }),
+          field("content_heads", "Content heads", own.content_heads, { hint: "In addition to one head per tap; they contribute nothing until trained. The paper has none (0)." }),
           field("query_key", "Query and key weights", queryKey, { half: true }),
           scope.parts,
           field("position", "Positional attention", position, { half: true }),

@@ -14,7 +14,7 @@ export function show(main, kind, from) {
   const about = h("div", {}, h("p", { class: "loading" }, "Loading the job…"));
   const button = h("button", { type: "submit", class: "main" }, "Run again");
   const form = h("form", { class: "submit", novalidate: true },
-    h("section", { class: "card" }, field("body", "Request", words, { wide: true, hint: "As the API takes it; its page lists all settings." })),
+    h("section", { class: "card" }, field("body", "Request", words, { wide: true, hint: "JSON, as the API takes it; the API page lists all settings." })),
     summary, h("div", { class: "actions" }, button));
   main.append(h("div", { class: "head" }, h("h1", {}, "Edit and run again")), about, form);
 
@@ -25,7 +25,7 @@ export function show(main, kind, from) {
       try {
         return JSON.parse(words.value);
       } catch (error) {
-        throw Object.assign(new Error(`This is no JSON: ${error.message}`), { control: words });
+        throw Object.assign(new Error(`This is not valid JSON: ${error.message}`), { control: words });
       }
     },
   });

@@ -15,7 +15,7 @@ const SETS = {
   all: ["gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "snow", "frost", "fog",
     "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression"],
 };
-const SOURCES = { job: "What a job made", checkpoint: "An uploaded checkpoint", model: "A timm model" };
+const SOURCES = { job: "A job’s model", checkpoint: "An uploaded checkpoint", model: "A timm model" };
 const EXAMPLES = 24; // images of each kind that a result names
 
 export function show(main, query) {
@@ -24,12 +24,12 @@ export function show(main, query) {
   const { signal } = leaving;
   const own = { job: select([["", "Loading…"]]), checkpoint: select([["", "Loading…"]]), model: modelPicker() };
   const pretrained = tick(true);
-  const weights = ownWeights({ model: own.model, pretrained, none: "None: timm’s", wanted: query.get("weights") });
+  const weights = ownWeights({ model: own.model, pretrained, none: "None: use timm’s", wanted: query.get("weights") });
   const control = (source) => (source === "model" ? own.model.input : own[source]);
   const parts = {
     job: field("job", "Model", own.job, { wide: true }),
     checkpoint: field("checkpoint", "Checkpoint", own.checkpoint, { wide: true }),
-    model: field("model", "timm name", own.model.input, { wide: true, extra: own.model.extra, hint: "With its pretrained weights, or your own, and the classes that they know." }),
+    model: field("model", "timm name", own.model.input, { wide: true, extra: own.model.extra, hint: "With its pretrained weights or your own, and their classes." }),
   };
   const radios = Object.entries(SOURCES).map(([value, word]) => {
     const radio = h("input", { type: "radio", name: "source", value, id: `source-${value}`, checked: value === "job" });
@@ -39,8 +39,8 @@ export function show(main, query) {
   const against = h("select", { multiple: true, size: "5" });
   const named = text({ placeholder: "resnet50, convnext_tiny" });
   const dataset = select([["", "Loading…"]]);
-  const corruptions = select([["", "None"], ["some", "Four, one of each kind"], ["all", "All fifteen of ImageNet-C"]]);
-  const sizes = text({ placeholder: "the model’s own; 160 224 for two" });
+  const corruptions = select([["", "None"], ["some", "Four, one of each category"], ["all", "All fifteen of ImageNet-C"]]);
+  const sizes = text({ placeholder: "the model’s default; or several: 160 224" });
   const limit = numeric({ placeholder: "all" });
   const classes = tick(true);
   const examples = tick(true);
@@ -48,22 +48,22 @@ export function show(main, query) {
   const button = h("button", { type: "submit", class: "main" }, "Evaluate");
   const form = h("form", { class: "submit", novalidate: true },
     h("section", { class: "card" }, h("h2", {}, "Models"),
-      h("fieldset", { class: "choice" }, h("legend", {}, "What is measured"), radios),
+      h("fieldset", { class: "choice" }, h("legend", {}, "Model to evaluate"), radios),
       h("div", { class: "fields" }, Object.values(parts)),
       weights.parts,
       h("div", { class: "fields" },
-        field("against", "Beside it", against, { wide: true, hint: "Jobs’ models, uploaded checkpoints, weights that say what they are of; any number, or none." }),
-        field("against.timm", "Beside it, by timm names", named, { wide: true, hint: "With commas between." }))),
+        field("against", "Compare with", against, { wide: true, hint: "Models of jobs, uploaded checkpoints, and weights that name their model; any number, or none." }),
+        field("against.timm", "Compare with timm models", named, { wide: true, hint: "Separated by commas." }))),
     h("section", { class: "card" }, h("h2", {}, "Images"), h("div", { class: "fields" },
-      field("dataset", "Data set", dataset, { wide: true, hint: "Of one that a model was trained on, the part that its training held out is measured." }),
+      field("dataset", "Data set", dataset, { wide: true, hint: "If a model was trained on it, only the images held out from that training are used." }),
       field("config.corruptions", "Corruptions", corruptions, { half: true, hint: "At all five severities; each is a pass over the images." }),
-      field("config.sizes", "Image sizes", sizes, { half: true, hint: "Pixels a side; several make a curve." }),
-      field("config.limit", "Images at most", limit, { hint: "The first of every class in turn." }),
-      field("config.per_class", "Class by class", classes, { half: true, hint: "Accuracy of every class, and what was taken for what." }),
-      field("config.examples", "Name single images", examples, { half: true, hint: "Those that are wrong, and on which models differ." }))),
+      field("config.sizes", "Image sizes", sizes, { half: true, hint: "Pixels per side; several give a curve." }),
+      field("config.limit", "Image limit", limit, { hint: "Taken from each class in turn." }),
+      field("config.per_class", "Class by class", classes, { half: true, hint: "Accuracy of every class, and confusions between classes." }),
+      field("config.examples", "List individual images", examples, { half: true, hint: "Those that are misclassified, and those on which models differ." }))),
     summary, h("div", { class: "actions" }, button));
   main.append(h("div", { class: "head" }, h("h1", {}, "Evaluate a model")),
-    h("p", { class: "lead" }, "Accuracy on images that a model has not seen, beside other models: by class, by corruption and severity, by size, image by image."), form);
+    h("p", { class: "lead" }, "Measure accuracy on images that the model has not seen, and compare it with other models: by class, by corruption and severity, by image size, and image by image."), form);
 
   const references = new Map(); // of uploaded weights, by their id
   const source = () => form.querySelector("input[name=source]:checked").value;
@@ -96,11 +96,11 @@ export function show(main, query) {
   });
   const filled = Promise.all([
     weights.ready,
-    fill(own.job, jobs, "No job has made a model yet", query.get("job")),
-    fill(own.checkpoint, checkpoints, "None was uploaded yet", query.get("checkpoint")),
-    fill(against, async () => (await Promise.all([jobs(), checkpoints(), ofWeights()])).flat(), "Neither a job’s model nor a checkpoint is there"),
+    fill(own.job, jobs, "No job has produced a model yet", query.get("job")),
+    fill(own.checkpoint, checkpoints, "None uploaded yet", query.get("checkpoint")),
+    fill(against, async () => (await Promise.all([jobs(), checkpoints(), ofWeights()])).flat(), "No models or checkpoints yet"),
     fill(dataset, async () => (await get("datasets?limit=100", { signal })).data.map(ofData),
-      "None was uploaded yet: the fine-tuning form takes one", query.get("dataset")),
+      "None uploaded yet: upload one on the Data page", query.get("dataset")),
   ]).then(apart);
   joining(dataset, "datasets", { listed: ofData });
   joining(own.checkpoint, "checkpoints", { listed: ofCheckpoint, chosen: apart });

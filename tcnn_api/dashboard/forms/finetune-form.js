@@ -20,11 +20,11 @@ export function finetune(form, query, signal) {
   const weights = ownWeights({ model, pretrained, wanted: query.get("weights") });
   const listed = (one) => [one.id, describeCheckpoint(one)];
   const sources = {
-    job: h("div", { class: "fields" }, field("job", "Job", jobs, { wide: true, hint: "A conversion or a fine-tuning; one that has not ended is waited for." })),
+    job: h("div", { class: "fields" }, field("job", "Job", jobs, { wide: true, hint: "A conversion or fine-tuning job; if it has not finished, this job waits for it." })),
     checkpoint: h("div", { class: "fields", hidden: true }, field("checkpoint", "Checkpoint", checkpoints, { wide: true }),
       uploader("checkpoints", "Upload a checkpoint", ".safetensors", { into: checkpoints, listed })),
     model: h("div", { class: "fields", hidden: true }, field("model", "Model", model.input, { wide: true, extra: model.extra }),
-      field("pretrained", "Pretrained weights", pretrained, { wide: true, hint: "Without them the weights are random." }), h("div", { class: "field wide" }, weights.parts)),
+      field("pretrained", "Pretrained weights", pretrained, { wide: true, hint: "Otherwise the weights are random." }), h("div", { class: "field wide" }, weights.parts)),
   };
   const radios = Object.entries({ job: "A job’s result", checkpoint: "An uploaded checkpoint", model: "A timm model" }).map(([value, word]) => {
     const radio = h("input", { type: "radio", name: "source", value, id: `source-${value}`, checked: value === "job" && !begin });
@@ -45,14 +45,14 @@ export function finetune(form, query, signal) {
     const coming = page.data.filter((job) => ["queued", "running"].includes(job.status) && job.kind !== "evaluate");
     return [...made.map((job) => [job.id, `${title(job)} · ${job.kind}, ${date(job.finished_at)}`]),
       ...coming.map((job) => [job.id, `${title(job)} · ${job.kind}, ${job.status}: starts when it is done`])];
-  }, "No job has made a model yet", wanted);
-  const filledToo = fill(checkpoints, async () => (await get("checkpoints?limit=100", { signal })).data.map(listed), "None was uploaded yet", query.get("checkpoint"));
+  }, "No job has produced a model yet", wanted);
+  const filledToo = fill(checkpoints, async () => (await get("checkpoints?limit=100", { signal })).data.map(listed), "None uploaded yet", query.get("checkpoint"));
 
   return {
-    lead: "Train a model on your own images; a CNN is converted first. With the presets for small data heads that look by content learn beside the convolution’s taps; with the paper’s the taps learn to look elsewhere, too.",
+    lead: "Train a model on your own images; a CNN is converted first. With the presets for small data, content heads learn alongside the heads of the convolution’s taps; with the paper’s preset, those heads learn to look elsewhere too.",
     parts: [
-      h("section", { class: "card" }, h("h2", {}, "What to begin with"),
-        h("fieldset", { class: "choice" }, h("legend", {}, "Begin with"), radios), Object.values(sources)),
+      h("section", { class: "card" }, h("h2", {}, "Starting point"),
+        h("fieldset", { class: "choice" }, h("legend", {}, "Start from"), radios), Object.values(sources)),
       h("section", { class: "card" }, h("h2", {}, "Training"), training.parts),
     ],
     ready: () => Promise.all([filled, filledToo, weights.ready, training.ready()]),

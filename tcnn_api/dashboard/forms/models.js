@@ -51,7 +51,7 @@ export function modelPicker({ value = "" } = {}) {
     }, h("span", {}, model.name), h("span", { class: "muted" }, `${short(model.parameters)} → ${short(model.converted_parameters)}`))));
     if (!found.length) {
       close();
-      say(status, input.value.trim() ? "No model that can be converted has this in its name." : "");
+      say(status, input.value.trim() ? "No convertible model has this in its name." : "");
       return;
     }
     list.hidden = false;

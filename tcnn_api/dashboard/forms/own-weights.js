@@ -11,7 +11,7 @@ import { WEIGHTS, uploader } from "../uploads/uploads.js";
  * `model` is the picker that they are for, `pretrained` the tick for timm's, `wanted` the id of those to begin with, `none` what
  * a model has without them.
  */
-export function ownWeights({ model, pretrained, wanted, none = "None: timm’s, or random ones" }) {
+export function ownWeights({ model, pretrained, wanted, none = "None: use timm’s, or random ones" }) {
   const control = select([["", none]]);
   const known = new Map();
   const note = h("p", { class: "hint", "aria-live": "polite" });
@@ -30,7 +30,7 @@ export function ownWeights({ model, pretrained, wanted, none = "None: timm’s, 
     const one = known.get(control.value);
     pretrained.disabled = Boolean(control.value);
     if (one?.architecture && !model.input.value.trim()) model.set(one.architecture);
-    note.textContent = !one ? "" : one.architecture ? `The file says that it is ${one.architecture}.` : "The file does not say which model it is of: choose that above.";
+    note.textContent = !one ? "" : one.architecture ? `According to the file, its model is ${one.architecture}.` : "The file does not name its model: choose it above.";
   }
 
   control.addEventListener("change", chosen);
@@ -39,7 +39,7 @@ export function ownWeights({ model, pretrained, wanted, none = "None: timm’s, 
   return {
     ready,
     parts: h("details", { open: Boolean(wanted) }, h("summary", {}, "Weights of your own"), h("div", { class: "fields" },
-      field("weights", "Your own weights", control, { wide: true, extra: note, hint: "A state dict of the model, as safetensors or by torch.save." }),
+      field("weights", "Your own weights", control, { wide: true, extra: note, hint: "A state dict of the model, as safetensors or saved with torch.save." }),
       uploader("weights", "Upload weights", WEIGHTS, { into: control, listed: add, chosen, needed: false }))),
     value: () => control.value,
     fill: (request) => choose(request.weights),

@@ -12,16 +12,16 @@ export function planned(plan) {
     h("h2", {}, "What it will take"),
     h("dl", { class: "facts roomy" },
       fact("Images", `${count(plan.train_images)} to train on, ${count(plan.val_images)} held out`),
-      fact("Updates", `${count(plan.updates)} in ${count(plan.epochs)} epochs${baseline ? ", and as many of the CNN" : ""}`),
+      fact("Updates", `${count(plan.updates)} in ${count(plan.epochs)} epochs${baseline ? ", and as many for the CNN" : ""}`),
       fact("Parameters", source ? `${short(source.parameters)} → ${short(result.parameters)}` : short(result.parameters)),
-      result.flops !== null && fact("FLOPs of an image", source?.flops ? `${short(source.flops)} → ${short(result.flops)}` : short(result.flops)),
-      fact(plan.device === "cpu" ? "Memory" : "Memory of the GPU", `${bytes(held)}${memory.free === null ? "" : ` of ${bytes(memory.free)}`}`),
+      result.flops !== null && fact("FLOPs per image", source?.flops ? `${short(source.flops)} → ${short(result.flops)}` : short(result.flops)),
+      fact(plan.device === "cpu" ? "Memory" : "GPU memory", `${bytes(held)}${memory.free === null ? "" : ` of ${bytes(memory.free)}`}`),
       fact("Disk", `${bytes(both)} of ${bytes(disk.free)} free`),
       fact("Checkpoint", bytes(disk.checkpoint)),
-      fact("Time", expected ? ["about ", duration(expected.seconds), ", as ", h("a", { href: `#/jobs/${expected.job}` }, "an earlier job"), " took"] : "unknown: no job like it has run here yet")),
+      fact("Time", expected ? ["about ", duration(expected.seconds), ", based on ", h("a", { href: `#/jobs/${expected.job}` }, "an earlier job")] : "unknown: no similar job has run here yet")),
     plan.problems.map((text) => h("p", { class: "error" }, text)),
     plan.notes.map((text) => h("p", { class: "hint" }, text)),
-    h("p", { class: "hint" }, "Computed from the shapes of one step; nothing was run or downloaded."));
+    h("p", { class: "hint" }, "Computed from the tensor shapes of one step; nothing was run or downloaded."));
 }
 
 function fact(word, value) {

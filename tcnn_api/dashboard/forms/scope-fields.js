@@ -8,7 +8,7 @@ export function contentScope() {
   const kind = select([["global", "Every pixel (global)"], ["window", "The query’s window (window)"], ["pooled", "Means on a grid (pooled)"]]);
   const size = numeric();
   const unpadded = tick(false);
-  const sized = field("content.size", "Window or grid", size, { hint: "Pixels of the map, or means, on a side." });
+  const sized = field("content.size", "Window or grid", size, { hint: "Map pixels, or means, per side." });
 
   function chosen() {
     sized.hidden = kind.value === "global";
@@ -20,7 +20,7 @@ export function contentScope() {
   return {
     parts: [
       field("content", "Content attention sees", kind, { half: true }), sized,
-      field("content.unpadded", "Without the padding", unpadded, { half: true, hint: "By default the zeros around the map are among the keys." })],
+      field("content.unpadded", "Exclude the padding", unpadded, { half: true, hint: "By default the zeros around the map count as keys." })],
     fill(scope) {
       const [, word, found, without] = (scope ?? "global").match(/^(\w+)(?::(\d+))?(,unpadded)?$/) ?? [null, "global"];
       kind.value = word;

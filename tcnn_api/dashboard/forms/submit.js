@@ -24,19 +24,19 @@ export function show(main, kind, query = new URLSearchParams()) {
   const queueing = {
     priority: numeric({ placeholder: "0" }),
     max_attempts: numeric({ placeholder: "3" }),
-    max_runtime: numeric({ placeholder: "the server’s" }),
-    stall_minutes: numeric({ placeholder: "the server’s" }),
+    max_runtime: numeric({ placeholder: "server default" }),
+    stall_minutes: numeric({ placeholder: "server default" }),
   };
   form.append(
     ...page.parts,
-    h("details", { class: "card" }, h("summary", {}, "What it is called, how it is queued"), h("div", { class: "fields" },
-      field("name", "Name", called.name, { half: true, hint: "Otherwise it is called after its model." }),
-      field("tags", "Tags", called.tags, { half: true, hint: "With commas between." })),
+    h("details", { class: "card" }, h("summary", {}, "Name and queue"), h("div", { class: "fields" },
+      field("name", "Name", called.name, { half: true, hint: "By default, the job is named after its model." }),
+      field("tags", "Tags", called.tags, { half: true, hint: "Separated by commas." })),
       h("div", { class: "fields" },
       field("priority", "Priority", queueing.priority, { hint: "−100 to 100; higher ones run first." }),
-      field("max_attempts", "Attempts", queueing.max_attempts, { hint: "Tries before the job counts as failed." }),
-      field("max_runtime", "Longest run", queueing.max_runtime, { hint: "Seconds; then it is stopped and fails." }),
-      field("stall_minutes", "Longest silence", queueing.stall_minutes, { hint: "Minutes without progress; then it is killed and tried again." }))),
+      field("max_attempts", "Attempts", queueing.max_attempts, { hint: "Attempts before the job counts as failed." }),
+      field("max_runtime", "Time limit", queueing.max_runtime, { hint: "In seconds; a job that exceeds it is stopped and fails." }),
+      field("stall_minutes", "Stall limit", queueing.stall_minutes, { hint: "In minutes without progress; then the attempt is killed and retried." }))),
     summary, answer, h("div", { class: "actions" }, button, ahead),
   );
   const missing = h("div");

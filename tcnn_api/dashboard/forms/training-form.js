@@ -8,23 +8,23 @@ import { get } from "../server/http.js";
 import { ARCHIVES, uploader } from "../uploads/uploads.js";
 
 const PRESETS = {
-  quick: { word: "Quick: minutes on small data", epochs: 5, batch_size: 64, lr: 0.0005, size: "the model’s" },
+  quick: { word: "Quick: minutes on small data", epochs: 5, batch_size: 64, lr: 0.0005, size: "model default" },
   cifar: { word: "CIFAR: images of 32×32", epochs: 20, batch_size: 128, lr: 0.002, size: 32 },
-  paper: { word: "Paper: the full recipe, for large data", epochs: 50, batch_size: 1024, lr: 0.0001, size: "the model’s" },
+  paper: { word: "Paper: the full recipe, for large data", epochs: 50, batch_size: 1024, lr: 0.0001, size: "model default" },
 };
 
 /** `prefix` is that of the fields' names at the server, `wanted` the id of the data set to begin with. */
 export function trainingFields(prefix, wanted) {
   const dataset = select([["", "Loading…"]]);
   const other = text({ placeholder: "hfds/…, wds/…, a path that the server allows" });
-  const otherPart = field(`${prefix}dataset`, "Its name", other, { hint: "As the server’s settings allow it." });
+  const otherPart = field(`${prefix}dataset`, "Its name", other, { hint: "It must be allowed by the server’s settings." });
   otherPart.hidden = true;
   const preset = select(Object.entries(PRESETS).map(([value, { word }]) => [value, word]));
   const common = { epochs: numeric(), batch_size: numeric(), lr: numeric(), size: numeric(), val_split: numeric({ placeholder: "0.1" }) };
-  const val = text({ placeholder: "the data set’s own" });
+  const val = text({ placeholder: "from the data set" });
   const baseline = h("input", { type: "checkbox" });
   const more = h("textarea", { rows: "4", spellcheck: "false", placeholder: "weight_decay=0.01\nconversion.position=quadratic" });
-  const init = select([["default", "As timm draws it"], ["impulse", "Impulses (ViT, ConvMixer)"], ["mimetic", "Mimetic (ViT)"], ["convolution", "As convolutions (ConViT)"], ["random", "Random positions (ConViT)"]]);
+  const init = select([["default", "timm’s default"], ["impulse", "Impulses (ViT, ConvMixer)"], ["mimetic", "Mimetic (ViT)"], ["convolution", "As convolutions (ConViT)"], ["random", "Random positions (ConViT)"]]);
   const sets = new Map();
   let loading = null;
   let rest = {};
@@ -36,7 +36,7 @@ export function trainingFields(prefix, wanted) {
   function chosen() {
     otherPart.hidden = dataset.value !== "other";
     // What is held out where nothing is written; written here it would stay when another data set is chosen.
-    common.val_split.placeholder = "val" in (sets.get(dataset.value)?.splits ?? {}) ? "nothing: it has its own" : "0.1";
+    common.val_split.placeholder = "val" in (sets.get(dataset.value)?.splits ?? {}) ? "none: it has its own" : "0.1";
   }
 
   function add(one) {
@@ -48,7 +48,7 @@ export function trainingFields(prefix, wanted) {
     loading ??= fill(dataset, async () => {
       const page = await get("datasets?limit=100");
       return [...page.data.map(add), ["other", "Another one, by name…"]];
-    }, "None was uploaded yet", wanted).then(chosen);
+    }, "None uploaded yet", wanted).then(chosen);
     return loading;
   }
 
@@ -85,19 +85,19 @@ export function trainingFields(prefix, wanted) {
     parts: [
       h("div", { class: "fields" },
         field(`${prefix}dataset`, "Data set", dataset, { wide: true }), otherPart,
-        uploader("datasets", "Upload a data set", ARCHIVES, { into: dataset, listed: add, chosen, hint: "A zip or tar of class folders, or of train/ and val/ with class folders in them." })),
+        uploader("datasets", "Upload a data set", ARCHIVES, { into: dataset, listed: add, chosen, hint: "A zip or tar with one folder per class, or with train/ and val/ that contain such folders." })),
       h("div", { class: "fields" },
         field(`${prefix}preset`, "Preset", preset, { wide: true }),
         field(`${prefix}config.epochs`, "Epochs", common.epochs),
         field(`${prefix}config.batch_size`, "Batch size", common.batch_size),
         field(`${prefix}config.lr`, "Learning rate", common.lr),
         field(`${prefix}config.size`, "Image size", common.size, { hint: "Pixels." }),
-        field(`${prefix}config.val_split`, "Held out for validation", common.val_split, { half: true, hint: "A share, where the data set has no validation images of its own." }),
+        field(`${prefix}config.val_split`, "Held out for validation", common.val_split, { half: true, hint: "A fraction, if the data set has no validation images of its own." }),
         field(`${prefix}val`, "Validation data", val, { half: true, hint: "Another data set’s id or name." })),
-      field(`${prefix}baseline`, "Fine-tune the CNN in the same way, too", baseline, { hint: "Twice the time; shows what attention is worth, apart from the training." }),
+      field(`${prefix}baseline`, "Fine-tune the CNN in the same way as well", baseline, { hint: "Takes twice as long; separates the effect of attention from that of the training." }),
       h("details", {}, h("summary", {}, "All other settings"), h("div", { class: "fields" },
-        field(`${prefix}config.init`, "How an untrained transformer begins", init, { wide: true, hint: "A ViT, ConViT or ConvMixer with random weights." }),
-        field(`${prefix}config`, "Settings, NAME=VALUE, one a line", more, { wide: true, hint: "Every setting of FinetuneConfig; the API’s page lists them." }))),
+        field(`${prefix}config.init`, "Initialisation of an untrained transformer", init, { wide: true, hint: "For a ViT, ConViT or ConvMixer with random weights." }),
+        field(`${prefix}config`, "Settings, one NAME=VALUE per line", more, { wide: true, hint: "Any setting of FinetuneConfig; the API page lists them." }))),
     ],
     body() {
       const body = { preset: preset.value, ...rest };

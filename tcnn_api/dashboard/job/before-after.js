@@ -31,8 +31,8 @@ export function beforeAfter(found, job) {
       h("table", { class: "stuck" },
         h("thead", {}, h("tr", {}, ["Model", "Accuracy", `${percent(scale[0], 0)} to ${percent(scale[1], 0)}`, "Corrupted", "FLOPs", "Images/s", "Size"].map((word) => h("th", { scope: "col" }, word)))),
         h("tbody", {}, found.rows.map((row) => line(row, scale))))),
-    h("p", { class: "muted" }, `On ${count(found.images)} validation images, with intervals of ${percent(SURE, 0)}; images a second through the model alone${measured.some((row) => spread(row.cost.images_per_second)) ? ", slowest to fastest pass" : ""}.`,
-      found.corrupted_images > 0 && ` Corrupted: ${count(found.corrupted_images)} of them, each under one of ImageNet-C’s fifteen corruptions at one of five severities, drawn for it, the same for all models.`),
+    h("p", { class: "muted" }, `On ${count(found.images)} validation images, with ${percent(SURE, 0)} intervals; images per second through the model alone${measured.some((row) => spread(row.cost.images_per_second)) ? ", slowest to fastest pass" : ""}.`,
+      found.corrupted_images > 0 && ` Corrupted: ${count(found.corrupted_images)} of them, each with a randomly drawn corruption (of ImageNet-C’s fifteen) and severity (of five), the same for all models.`),
     found.differences.length > 0 && h("ul", { class: "differences" }, telling(found.differences).map((one) => h("li", {}, told(one)))),
     more("Class by class", classes, drawClasses),
     found.differences.length > 0 && more("The images on which they differ", pictures, drawPictures));
@@ -43,7 +43,7 @@ function line(row, scale) {
   if (!row.accuracy) return h("tr", {}, name, h("td", { colspan: "6", class: "reason" }, `Not measured: ${row.missing}`));
   const { top1 } = row.accuracy;
   const { cost } = row;
-  if (row.new_classifier) name.append(h("span", { class: "tag" }, "guesses: its classifier is new"));
+  if (row.new_classifier) name.append(h("span", { class: "tag" }, "untrained classifier"));
   return h("tr", {}, name,
     h("td", {}, percent(top1.mean), h("span", { class: "range" }, `${percent(top1.low)} to ${percent(top1.high)}`)),
     h("td", {}, bar(top1, scale, row.role)),
@@ -90,7 +90,7 @@ function tone(one) {
 }
 
 function verdict(one) {
-  const other = one.over === "tuned_cnn" ? "the CNN that was fine-tuned in the same way" : one.over === "cnn" ? "the CNN before" : "the model before";
+  const other = one.over === "tuned_cnn" ? "the CNN fine-tuned in the same way" : one.over === "cnn" ? "the original CNN" : "the model before training";
   const model = one.of === "t_cnn" ? "The T-CNN" : "The model";
   if (one.top1.low > 0) return `${model} is better than ${other}, by ${points(one)}.`;
   if (one.top1.high < 0) return `${model} is worse than ${other}, by ${points(one)}.`;
@@ -108,7 +108,7 @@ function estimate({ mean, low, high }) {
 }
 
 function told(one) {
-  return `${NAMES[one.of]}, over ${NAMES[one.over]}: ${points(one)}; ${some(one.newly_right)} newly right, ${count(one.newly_wrong)} newly wrong, ${count(one.otherwise_wrong)} wrong in another way${one.corrupted ? `; on corrupted images ${estimate(one.corrupted)}` : ""}.`;
+  return `${NAMES[one.of]}, vs. ${NAMES[one.over]}: ${points(one)}; ${some(one.newly_right)} newly right, ${count(one.newly_wrong)} newly wrong, ${count(one.otherwise_wrong)} wrong in a different way${one.corrupted ? `; on corrupted images ${estimate(one.corrupted)}` : ""}.`;
 }
 
 async function fill(place, draw, url) {
@@ -151,7 +151,7 @@ function looked({ id, request }) {
 function drawPictures(whole, images) {
   const [one] = whole.differences;
   return [
-    h("p", { class: "muted" }, `${NAMES[one.of]}, over ${NAMES[one.over]}; the surest answers first.`),
+    h("p", { class: "muted" }, `${NAMES[one.of]}, vs. ${NAMES[one.over]}; the most confident answers first.`),
     ...gallery("Newly right", one.right_images, one.newly_right, images),
     ...gallery("Newly wrong", one.wrong_images, one.newly_wrong, images),
   ];

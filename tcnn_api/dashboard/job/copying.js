@@ -15,7 +15,7 @@ export function copies(current) {
     const where = { server: new URL(".", location.href).href.replace(/\/$/, ""), keyed: Boolean(key.get()) };
     place.replaceChildren(
       ...[["tcnn", asCommand], ["curl", asCurl], ["Python", asPython]].map(([name, made]) => snippet(name, made(current(), where))),
-      where.keyed ? h("p", { class: "hint" }, "The key is taken from the environment, TCNN_API_KEY.") : "");
+      where.keyed ? h("p", { class: "hint" }, "The key is read from the environment variable TCNN_API_KEY.") : "");
   }
 
   return element;
@@ -25,7 +25,7 @@ function snippet(name, text) {
   const code = h("pre", { class: "log snippet", tabindex: "0", role: "region", "aria-label": name }, text);
   const button = h("button", { type: "button", "aria-label": `Copy for ${name}`, onclick: async () => {
     const done = await copy(text, code);
-    announce(done ? "Copied." : "It cannot be copied here; it is selected.");
+    announce(done ? "Copied." : "Copying is not possible here; the text is selected.");
     say(button, done ? "Copied" : "Selected");
     setTimeout(() => say(button, "Copy"), MOMENT);
   } }, "Copy");

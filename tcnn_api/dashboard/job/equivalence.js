@@ -14,7 +14,7 @@ export function equivalence(report, conversion) {
       report.passed ? "The converted model computes the same function as the CNN." : "The converted model is not equivalent to the CNN."),
     passes.length > 0 && scrolling("Errors by precision", {},
       h("table", {},
-        h("thead", {}, h("tr", {}, ["Precision", "Error", "Allowed", "Same answer", "Verdict"].map((word) => h("th", { scope: "col" }, word)))),
+        h("thead", {}, h("tr", {}, ["Precision", "Error", "Allowed", "Same top-1", "Verdict"].map((word) => h("th", { scope: "col" }, word)))),
         h("tbody", {}, passes.map((one) => h("tr", {},
           h("th", { scope: "row" }, one.dtype),
           h("td", {}, number(Math.max(one.logits.relative, one.logits.max_relative))),
@@ -40,9 +40,9 @@ function sample(images) {
 
 /** Drift is no error: at τ = 1 the same weights are another function, which training starts to make its own. */
 function drifted(drift, images) {
-  const far = `At τ = 1, where training leads it, the same weights compute another function before they are trained: its output is ${percent(drift.logits.relative)} away from the CNN’s`;
-  if (!images || images.startsWith("noise")) return `${far}, on noise. What that does to answers is seen on real images only.`;
-  return `${far}, and ${percent(drift.top1_agreement, 0)} of ${images.split(" ")[1]?.split("×")[0] ?? ""} real images get the same answer.`;
+  const far = `At τ = 1, towards which training takes it, the same untrained weights compute another function: the output differs from the CNN’s by ${percent(drift.logits.relative)}`;
+  if (!images || images.startsWith("noise")) return `${far}, on noise. Only real images would show how predictions change.`;
+  return `${far}, and ${percent(drift.top1_agreement, 0)} of ${images.split(" ")[1]?.split("×")[0] ?? ""} real images get the same prediction.`;
 }
 
 function fact(name, value) {

@@ -15,18 +15,18 @@ const PAIRS = 50; // and else so many pairs
 
 /** The cards of an evaluation's page, by what its result has. */
 export function evaluation({ data, split, images, held_out: heldOut, trained_on: seen = [], rows = [], differences = [], changes = [] }, job) {
-  const whose = heldOut ? "the part that training held out" : split === null ? "all of them, for it is not divided" : `split ${split}`;
+  const whose = heldOut ? "those held out from training" : split === null ? "all of them, since it has no splits" : `split ${split}`;
   return [
     h("section", { class: "card" },
       h("h2", {}, "Accuracy"),
       h("p", {}, `${count(images)} images of ${named(data)}: ${whose}.`),
-      seen.length > 0 && h("p", { class: "notice bad" }, `${seen.map(named).join(", ")}: trained on these images, so this is no accuracy on new ones.`),
+      seen.length > 0 && h("p", { class: "notice bad" }, `${seen.map(named).join(", ")}: trained on these images, so this is not the accuracy on new ones.`),
       table("Accuracy by model", ["Model", "Pixels", "Top-1", "Top-5", "Loss", "Corrupted, top-1", "mCE"],
         rows.map((row) => h("tr", {},
           h("th", { scope: "row", class: "long" }, named(row.model), seen.includes(row.model) && h("span", { class: "tag" }, "trained on these")),
           h("td", {}, pixels(row)), h("td", {}, percent(row.clean?.top1), row.clean && range(row.clean)),
           [percent(row.clean?.top5), number(row.clean?.loss), percent(row.corruption_top1), percent(row.mce)].map((text) => h("td", {}, text))))),
-      rows.some((row) => row.clean?.top1_interval) && h("p", { class: "hint" }, "Below an accuracy stands its interval of 95%."),
+      rows.some((row) => row.clean?.top1_interval) && h("p", { class: "hint" }, "The range below each accuracy is its 95% interval."),
       differences.length > 0 && apart(differences)),
     resolution(rows),
     ...rows.filter((row) => Object.keys(row.corruptions ?? {}).length).map((row) => heat(row, rows.length > 1)),
@@ -51,9 +51,9 @@ function apart(differences) {
   const kinds = [["top1", "Top-1"], ["corrupted", "Corrupted, top-1"]].filter(([kind]) => differences.some((one) => one[kind]));
   const points = (value) => signed.format(100 * value);
   return [
-    h("h3", {}, `Less ${named(differences[0].over)}`),
-    h("p", { class: "muted" }, "Percentage points, image by image, with intervals of 95%: where 0 lies between, the models cannot be told apart."),
-    table(`Accuracy less that of ${named(differences[0].over)}`, ["Model", "Pixels", ...kinds.map(([, word]) => word)],
+    h("h3", {}, `Difference from ${named(differences[0].over)}`),
+    h("p", { class: "muted" }, "In percentage points, compared image by image, with 95% intervals: if an interval contains 0, the models cannot be told apart."),
+    table(`Accuracy relative to ${named(differences[0].over)}`, ["Model", "Pixels", ...kinds.map(([, word]) => word)],
       differences.map((one) => h("tr", {},
         h("th", { scope: "row", class: "long" }, named(one.of)), h("td", {}, pixels(one)),
         kinds.map(([kind]) => h("td", {}, one[kind] ? [points(one[kind].mean), h("span", { class: "range" }, `${points(one[kind].low)} to ${points(one[kind].high)}`)] : "–"))))),
@@ -77,7 +77,7 @@ function resolution(rows) {
     points: rows.filter((row) => row.model === model && row.clean).map((row) => [Math.round(Math.sqrt(row.height * row.width)), row.clean.top1]).sort((a, b) => a[0] - b[0]),
   })).filter(({ points }) => points.length > 1);
   if (!series.length) return null;
-  const drawn = chart({ title: "Accuracy by resolution", unit: "top-1", format: percent, share: true, axis: "pixels a side", at: "side" });
+  const drawn = chart({ title: "Accuracy by resolution", unit: "top-1", format: percent, share: true, axis: "pixels per side", at: "side" });
   drawn.draw(series);
   return h("section", { class: "card" }, h("h2", {}, "Resolution"), drawn.element);
 }
@@ -93,7 +93,7 @@ function heat(row, several) {
   };
   return h("section", { class: "card" },
     h("h2", {}, several ? `Corruptions: ${named(row.model)}, ${pixels(row)} pixels` : "Corruptions"),
-    h("p", { class: "muted" }, `Top-1 accuracy; the fuller the colour, the higher.${row.clean ? ` On the images as they are ${percent(row.clean.top1)}.` : ""}`),
+    h("p", { class: "muted" }, `Top-1 accuracy; a stronger colour means higher.${row.clean ? ` On clean images: ${percent(row.clean.top1)}.` : ""}`),
     table(`Accuracy of ${named(row.model)} at ${pixels(row)} pixels by corruption and severity`, ["Corruption", ...severities.map((one) => `Severity ${one}`), "Mean"],
       found.map(([name, one]) => h("tr", {},
         h("th", { scope: "row" }, name.replaceAll("_", " ")), severities.map((severity) => cell(one.severities[severity]?.top1)), cell(one.top1))), "heat"));
@@ -107,7 +107,7 @@ function classes(rows) {
   const all = Object.entries(first.clean.per_class).sort(([, a], [, b]) => (a.top1 ?? 2) - (b.top1 ?? 2));
   return h("section", { class: "card" },
     h("h2", {}, "Class by class"),
-    h("p", { class: "muted" }, `Top-1; the classes that ${called(first, rows)} knows least come first.${all.length > FIRST ? ` ${count(FIRST)} of ${count(all.length)}; evaluation.json has all.` : ""}`),
+    h("p", { class: "muted" }, `Top-1; the classes with the lowest accuracy of ${called(first, rows)} come first.${all.length > FIRST ? ` Showing ${count(FIRST)} of ${count(all.length)}; evaluation.json has all.` : ""}`),
     table("Accuracy by class", ["Class", "Images", ...measured.map((row) => called(row, rows))],
       all.slice(0, FIRST).map(([name, score]) => h("tr", {},
         h("th", { scope: "row", class: "long" }, breakable(name)), h("td", {}, count(score.images)),
@@ -118,12 +118,12 @@ function classes(rows) {
 function confusions(row, rows) {
   const { per_class: scores, confusions: pairs } = row.clean;
   const names = Object.keys(scores);
-  const title = rows.length > 1 ? `What was taken for what: ${called(row, rows)}` : "What was taken for what";
+  const title = rows.length > 1 ? `Confusions: ${called(row, rows)}` : "Confusions";
   if (names.length > SQUARE) {
     const shown = pairs.slice(0, PAIRS);
     return h("section", { class: "card" }, h("h2", {}, title),
       h("p", { class: "muted" }, `The ${count(shown.length)} most frequent confusions.`),
-      table(title, ["Class", "Taken for", "Images", "Of the class"], shown.map((one) => h("tr", {},
+      table(title, ["Class", "Predicted as", "Images", "Share of the class"], shown.map((one) => h("tr", {},
         h("th", { scope: "row", class: "long" }, breakable(one.target)), h("td", { class: "long" }, breakable(one.answer)), h("td", {}, count(one.images)),
         h("td", {}, percent(one.images / scores[one.target].images))))));
   }
@@ -135,7 +135,7 @@ function confusions(row, rows) {
     return element;
   };
   return h("section", { class: "card" }, h("h2", {}, title),
-    h("p", { class: "muted" }, "Images: a line for each class, a column for each answer; the fuller the colour, the larger its share of the class."),
+    h("p", { class: "muted" }, "Numbers of images: one row per class, one column per prediction; a stronger colour means a larger share of the class."),
     table(title, ["Class", ...names], names.map((target) => h("tr", {}, h("th", { scope: "row", class: "long" }, breakable(target)), names.map((answer) => cell(target, answer)))), "heat"));
 }
 
@@ -145,7 +145,7 @@ const signed = new Intl.NumberFormat(undefined, { signDisplay: "exceptZero", min
 function single(job, data, changes) {
   const place = h("div");
   const told = ({ of, over, top1: { mean, low, high }, newly_right: right, newly_wrong: wrong }) =>
-    `${named(of)}, over ${named(over)}: ${signed.format(100 * mean)} (${signed.format(100 * low)} to ${signed.format(100 * high)}) percentage points; ${some(right)} newly right, ${count(wrong)} newly wrong.`;
+    `${named(of)}, vs. ${named(over)}: ${signed.format(100 * mean)} (${signed.format(100 * low)} to ${signed.format(100 * high)}) percentage points; ${some(right)} newly right, ${count(wrong)} newly wrong.`;
   const open = async () => {
     if (!details.open || place.hasChildNodes()) return;
     place.append(h("p", { class: "loading" }, "Loading…"));

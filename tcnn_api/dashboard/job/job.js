@@ -41,8 +41,8 @@ export function show(main, id) {
   const results = h("div", { class: "results" });
   const training = trainingCard();
   const asked = card("Settings", h("dl", { class: "facts request" }));
-  const events = h("ol", { class: "events", tabindex: "0", "aria-label": "What happened, the newest first" });
-  const history = card("What happened", events);
+  const events = h("ol", { class: "events", tabindex: "0", "aria-label": "Events, newest first" });
+  const history = card("Events", events);
   const log = logOf(id);
   const notice = notifier(id);
 
@@ -96,7 +96,7 @@ export function show(main, id) {
       ["Best so far", at.top1 === undefined || at.top1 === null ? null : percent(at.top1)],
       ["Temperature τ", at.temperature ? number(at.temperature) : null],
       ["Learning rate", at.lr ? number(at.lr) : null],
-      ["Images a second", at.images_per_second ? number(at.images_per_second) : null],
+      ["Images per second", at.images_per_second ? number(at.images_per_second) : null],
       ["Attempt", job.attempt > 1 ? `${job.attempt} of ${job.max_attempts}` : null],
       ["Error", job.error ? fault(job.error.code) : null],
     ].filter(([, value]) => value !== null);
@@ -131,7 +131,7 @@ export function show(main, id) {
 
   async function act(verb) {
     refusal.replaceChildren();
-    if (verb === "delete" && !(await sure({ title: "Delete this job?", text: `${title(state.job)}: its files, log and history go, too. This cannot be undone.` }))) return;
+    if (verb === "delete" && !(await sure({ title: "Delete this job?", text: `${title(state.job)}: its files, log and history are deleted with it. This cannot be undone.` }))) return;
     try {
       if (verb === "delete") {
         await ask(url, { method: "DELETE" });
@@ -260,14 +260,14 @@ function told({ kind, data }) {
   const message = said && forPages(said);
   switch (kind) {
     case "queued": return "Queued";
-    case "resumed": return "Resumed, and queued again";
+    case "resumed": return "Resumed and queued again";
     case "started": return `Attempt ${data.attempt} started`;
     case "phase": return data.phase.charAt(0).toUpperCase() + data.phase.slice(1);
     case "converted": return `Converted ${data.layers} layers${data.verified ? ", verified" : ""}`;
     case "epoch": return `Epoch ${data.epoch + 1}: loss ${number(data.train_loss)}, accuracy ${percent(data.val?.top1)}`;
     case "message": return forPages(data.text);
-    case "retrying": return `Failed, and will try again: ${message}`;
-    case "stalled": return "The worker went silent; another one takes over";
+    case "retrying": return `Failed, will be retried: ${message}`;
+    case "stalled": return "The worker stopped responding; another one takes over";
     case "handed_back": return "The worker left; another one takes over";
     case "cancel_requested": return "Cancellation requested";
     case "failed": return `Failed: ${message}`;

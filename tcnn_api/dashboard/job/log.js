@@ -13,9 +13,9 @@ const PAUSE = 250; // milliseconds after the last letter
 /** A card; `taken(times)` when a worker has taken the job, once more or again, `tail()` when it may have written more. */
 export function logOf(id) {
   const url = `jobs/${id}/logs`;
-  const lines = h("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "Log, the last lines" });
-  const field = h("input", { type: "search", id: fresh("log"), placeholder: "Words of a line", autocomplete: "off" });
-  const attempt = select([["", "The last"]], { id: fresh("attempt") });
+  const lines = h("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "Log, last lines" });
+  const field = h("input", { type: "search", id: fresh("log"), placeholder: "Text to find", autocomplete: "off" });
+  const attempt = select([["", "Latest"]], { id: fresh("attempt") });
   const which = h("div", { hidden: true }, h("label", { for: attempt.id }, "Attempt"), attempt);
   const told = h("p", { class: "muted", role: "status" });
   const problem = h("div");
@@ -51,10 +51,10 @@ export function logOf(id) {
 
   function end(text) {
     const was = lines.getAttribute("aria-label");
-    lines.setAttribute("aria-label", "Log, the last lines");
+    lines.setAttribute("aria-label", "Log, last lines");
     const low = was !== lines.getAttribute("aria-label") || lines.scrollTop + lines.clientHeight >= lines.scrollHeight - 30;
     say(told, "");
-    say(lines, text || "Nothing was written yet.");
+    say(lines, text || "Nothing has been written yet.");
     if (low) lines.scrollTop = lines.scrollHeight;
   }
 

@@ -44,20 +44,20 @@ export function notifier(id) {
   function draw() {
     element.setAttribute("aria-pressed", String(waiting.has(id)));
     say(element, waiting.has(id) ? "Will notify" : "Notify me");
-    element.title = waiting.has(id) ? "The browser tells you when the job ends, while this window is open. Press to leave that."
-      : "Have the browser tell you when the job ends";
+    element.title = waiting.has(id) ? "Your browser will notify you when the job ends, as long as this window is open. Click to turn this off."
+      : "Get a browser notification when the job ends";
   }
 
   async function ask() {
     if (waiting.has(id)) end(id);
     else if ((await Notification.requestPermission()) === "granted") {
       begin(id);
-      announce("The browser will tell you when the job ends.");
-    } else announce("The browser does not allow notifications from this page.");
+      announce("The browser will notify you when the job ends.");
+    } else announce("The browser blocks notifications from this page.");
     draw();
     if (Notification.permission === "denied") {
-      say(element, "Not allowed");
-      element.title = "The browser does not allow notifications from this page; its settings do.";
+      say(element, "Blocked");
+      element.title = "Notifications from this page are blocked; you can allow them in the browser’s settings.";
     }
   }
 

@@ -34,8 +34,8 @@ export function drawResults(job, place, url) {
         h("code", { class: "sha", title: `SHA-256 ${file.sha256}` }, "SHA-256 ", file.sha256)))),
       h("p", {}, fileLink(`${url}/archive`, `${job.id}.zip`, { saving: save, keyed, word: "Download all" }), " as one zip, with the log."),
       h("p", {}, keyed ? fileLink(`${url}/report`, `${job.id}.html`, { saving: save, keyed, word: "The report" }) : h("a", { href: `${url}/report`, target: "_blank", rel: "noopener" }, "The report"),
-        job.kind === "evaluate" ? " has all results in one page: by model, size and corruption. Making it takes some seconds."
-          : " tells the run’s story in one page: conversion, curves, gates, pictures of attention. Making it takes some seconds."),
+        job.kind === "evaluate" ? " shows all results on one page: by model, size and corruption. It takes a few seconds to make."
+          : " summarises the run on one page: conversion, curves, gates, attention maps. It takes a few seconds to make."),
     ));
   }
   if (notes.length) place.append(card("Notes", h("ul", {}, notes.map((note) => h("li", {}, withNames(forPages(note)))))));

@@ -7,7 +7,7 @@ import { date, title } from "../components/format.js";
 import { ask, get } from "../server/http.js";
 import { refused, trouble } from "../components/parts.js";
 
-const DAYS = [["1", "For a day"], ["7", "For a week"], ["30", "For a month"], ["365", "For a year"]];
+const DAYS = [["1", "a day"], ["7", "a week"], ["30", "a month"], ["365", "a year"]];
 
 export function share(job) {
   const url = `jobs/${job.id}/shares`;
@@ -20,10 +20,10 @@ export function share(job) {
   const problem = h("div");
   const dialog = h("dialog", { "aria-labelledby": "share-title", class: "sharing" },
     h("h2", { id: "share-title" }, "Share this job"),
-    h("p", {}, `Whoever has the link sees ${title(job)} with its log and files, and nothing else, and changes nothing. It is not your key.`),
+    h("p", {}, `Anyone with the link can view ${title(job)} with its log and files, but nothing else, and cannot change anything. It does not contain your key.`),
     problem,
     h("form", { class: "pair", onsubmit: (event) => (event.preventDefault(), make()) },
-      h("div", {}, h("label", { for: days.id }, "It is valid"), days), h("button", { type: "submit", class: "main" }, "Make a link")),
+      h("div", {}, h("label", { for: days.id }, "Valid for"), days), h("button", { type: "submit", class: "main" }, "Create a link")),
     made, list,
     h("div", { class: "actions" }, h("button", { type: "button", onclick: () => dialog.close() }, "Close")));
 
@@ -41,9 +41,9 @@ export function share(job) {
       const button = h("button", { type: "button", onclick: async () => {
         const done = await copy(address, field);
         say(button, done ? "Copied" : "Select it");
-        announce(done ? "The link was copied." : "It cannot be copied here.");
+        announce(done ? "The link was copied." : "Copying is not possible here.");
       } }, "Copy");
-      made.replaceChildren(h("div", { class: "pair" }, h("div", {}, h("label", { for: field.id }, "The link; it is shown this once"), field), button));
+      made.replaceChildren(h("div", { class: "pair" }, h("div", {}, h("label", { for: field.id }, "The link (shown only once)"), field), button));
       field.focus();
       await draw();
     } catch (error) {
@@ -54,8 +54,8 @@ export function share(job) {
   async function draw() {
     try {
       const { data } = await get(url);
-      list.replaceChildren(...data.map((one) => h("li", {}, h("span", {}, `Made ${date(one.created_at)}, until ${date(one.expires_at)}`),
-        h("button", { type: "button", class: "danger", "aria-label": `Revoke the link made ${date(one.created_at)}`, onclick: () => revoke(one) }, "Revoke"))));
+      list.replaceChildren(...data.map((one) => h("li", {}, h("span", {}, `Created ${date(one.created_at)}, valid until ${date(one.expires_at)}`),
+        h("button", { type: "button", class: "danger", "aria-label": `Revoke the link created ${date(one.created_at)}`, onclick: () => revoke(one) }, "Revoke"))));
       problem.replaceChildren();
     } catch (error) {
       problem.replaceChildren(trouble(error, draw));

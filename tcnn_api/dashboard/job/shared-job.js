@@ -5,7 +5,7 @@ import { key, whose } from "../server/http.js";
 import * as job from "./job.js";
 import { trouble } from "../components/parts.js";
 
-const NOTHING = "This link shows nothing";
+const NOTHING = "This link does not work";
 
 export function show(main, secret) {
   document.title = "A shared job · tcnn";
@@ -18,11 +18,11 @@ export function show(main, secret) {
     if (over) return;
     main.replaceChildren();
     if (guest.job) leave = job.show(main, guest.job);
-    else main.append(h("h1", {}, NOTHING), h("p", {}, "It is no link to a job. Ask whoever sent it for another."));
+    else main.append(h("h1", {}, NOTHING), h("p", {}, "It is not a link to a job. Ask the sender for another."));
   }).catch((error) => {
     if (over) return;
     main.replaceChildren(h("h1", {}, NOTHING), error.status === 401
-      ? h("p", {}, "It has ended, or was revoked, or the job was deleted. Ask whoever sent it for another.")
+      ? h("p", {}, "It has expired or been revoked, or the job was deleted. Ask the sender for another.")
       : trouble(error, load));
   });
   load();

@@ -7,17 +7,17 @@ import { key } from "../server/http.js";
 
 /** A list of images; `looked` makes the address of one in the explorer of its name, or is null where there is none. */
 export function gallery(title, images, all, looked) {
-  const words = `${title}: ${count(all)}${images.length < all ? `, of which ${count(images.length)}` : ""}`;
+  const words = `${title}: ${count(all)}${images.length < all ? `, showing ${count(images.length)}` : ""}`;
   return [h("h3", {}, words), images.length ? h("ul", { class: "changed" }, images.map((one) => item(one, looked))) : h("p", {}, "None.")];
 }
 
 function item(image, looked) {
   const said = image.answer === undefined
     ? [["Before", `${image.before}, ${percent(image.before_confidence, 0)}`], ["After", `${image.after}, ${percent(image.after_confidence, 0)}`]]
-    : [["Taken for", `${image.answer}, ${percent(image.confidence, 0)}`]];
+    : [["Predicted as", `${image.answer}, ${percent(image.confidence, 0)}`]];
   return h("li", {},
     image.thumbnail && h("img", { src: image.thumbnail, alt: "", loading: "lazy" }),
-    h("dl", {}, [["Is", image.target], ...said].map(([word, text]) => h("div", {}, h("dt", {}, word), h("dd", {}, breakable(text))))),
+    h("dl", {}, [["True class", image.target], ...said].map(([word, text]) => h("div", {}, h("dt", {}, word), h("dd", {}, breakable(text))))),
     h("code", { title: image.file }, looked ? h("a", { href: looked(image.file) }, image.file) : image.file));
 }
 

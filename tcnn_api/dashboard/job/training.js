@@ -12,7 +12,7 @@ export function training() {
   const rows = h("tbody");
   const element = h("section", { class: "card", hidden: true },
     h("h2", {}, "Training"), charts,
-    h("details", {}, h("summary", {}, "The numbers, epoch by epoch"),
+    h("details", {}, h("summary", {}, "Numbers by epoch"),
       scrolling("Epochs", {},
         h("table", {},
           h("thead", {}, h("tr", {}, ["Epoch", "Training loss", "Validation loss", "Top-1", "τ", "Learning rate"].map((word) => h("th", { scope: "col" }, word)))),

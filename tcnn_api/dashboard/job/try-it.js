@@ -25,7 +25,7 @@ export function tryIt(job) {
   const element = h("section", { class: "card try-it", "aria-label": "Try it" },
     h("h2", {}, "Try it"),
     h("div", { class: "drop" }, h("label", { for: id }, "An image"), file,
-      h("p", { class: "hint", id: `${id}-how` }, "Choose one, drop one here, or paste one. It is looked at and not kept.")),
+      h("p", { class: "hint", id: `${id}-how` }, "Choose one, drop one here, or paste one. It is not stored.")),
     problem,
     h("div", { class: "tried-with" }, picture, h("div", {}, said, answers, onward)));
 
@@ -39,10 +39,10 @@ export function tryIt(job) {
     picture.hidden = false;
     if (image.size > MOST) {
       say(said, "");
-      problem.replaceChildren(trouble(`An image may have 32 MiB; this one has ${Math.ceil(image.size / 2 ** 20)}.`));
+      problem.replaceChildren(trouble(`Images may have up to 32 MiB; this one has ${Math.ceil(image.size / 2 ** 20)}.`));
       return;
     }
-    say(said, "Looking at it; the first image takes some seconds…");
+    say(said, "Classifying; the first image takes a few seconds…");
     try {
       const found = await (await ask(`jobs/${job}/predict`, { method: "POST", body: image, headers: { "Content-Type": "application/octet-stream" } })).json();
       if (latest !== image) return;
@@ -84,7 +84,7 @@ function answer({ role, missing, guesses, same_classes: same }) {
   return h("section", { class: `answer ${role}` },
     h("h3", {}, NAMES[role]),
     missing && h("p", { class: "muted" }, `No answer: ${missing}.`),
-    same === false && h("p", { class: "muted" }, "It knows other classes."),
+    same === false && h("p", { class: "muted" }, "It has different classes."),
     guesses.length > 0 && h("ol", {}, guesses.map((guess) => {
       const share = h("span", { class: "share", "aria-hidden": "true" });
       share.style.setProperty("--share", guess.probability);

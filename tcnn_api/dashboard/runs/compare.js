@@ -42,8 +42,8 @@ export function show(main, query) {
     const jobs = found.filter(Boolean);
     const gone = ids.filter((_, at) => !found[at]);
     const notices = [
-      gone.length > 0 && `No longer there: ${gone.join(", ")}.`,
-      asked.length > MOST && `At most ${MOST} runs are compared: these are the first ${MOST} of ${asked.length}.`,
+      gone.length > 0 && `No longer available: ${gone.join(", ")}.`,
+      asked.length > MOST && `At most ${MOST} runs can be compared: these are the first ${MOST} of ${asked.length}.`,
     ].filter(Boolean).map((text) => h("p", { class: "notice" }, text));
     if (!jobs.length) return place.replaceChildren(...notices, h("p", {}, h("a", { href: "#/runs" }, "All runs")));
     const files = await Promise.all(jobs.map((job) => measurements(job.id)));
@@ -66,8 +66,8 @@ export function show(main, query) {
     place.replaceChildren(...notices,
       card("Settings that differ", differ.length
         ? grid("Settings that differ", heads, differ.map(([name, values]) => [name, values.map((value) => (value === undefined ? "–" : withNames(value)))]))
-        : h("p", {}, "They were asked for in the same way."),
-      h("p", { class: "hint" }, "What is the same is left out; – was not set.")),
+        : h("p", {}, "All settings are the same."),
+      h("p", { class: "hint" }, "Settings that are the same are left out; – means not set.")),
       charts.length ? card("Curves", h("div", { class: "charts" }, charts)) : "",
       metrics.length ? card("Results", grid("Results", heads.map((one) => one.cloneNode(true)),
         metrics.map((name) => [name, jobs.map((job) => (Object.hasOwn(job.metrics, name) ? measured(name, job.metrics[name]) : "–"))]))) : "");

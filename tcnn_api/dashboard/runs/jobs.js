@@ -103,7 +103,7 @@ function choice(label, name, filters, options) {
 
 function empty(filters, after) {
   if (after) return h("p", { class: "empty" }, "There are no older jobs.");
-  if (filters.status || filters.kind) return h("p", { class: "empty" }, "No job is like that. ", h("a", { href: "#/" }, "Show all"));
+  if (filters.status || filters.kind) return h("p", { class: "empty" }, "No jobs match. ", h("a", { href: "#/" }, "Show all"));
   return h("div", { class: "empty" },
     h("h2", {}, "Nothing here yet"),
     h("p", {}, "Convert a pretrained CNN into a Transformed CNN that computes the same function, then fine-tune it and look at what its heads attend to."),

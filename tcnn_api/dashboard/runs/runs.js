@@ -119,7 +119,7 @@ export function show(main, query) {
     pager.replaceChildren(
       ...(state.after ? [h("button", { type: "button", onclick: () => change({ after: "" }).then(top) }, "First page")] : []),
       ...(page.has_more ? [h("button", { type: "button", onclick: () => change({ after: jobs.at(-1).id }).then(top) }, "Next page")] : []));
-    if (!jobs.length) trailer.replaceChildren(h("p", { class: "empty" }, "No run is like that."));
+    if (!jobs.length) trailer.replaceChildren(h("p", { class: "empty" }, "No runs match."));
     learn(jobs).then((news) => news && !over && ![...rows.values()].some((row) => row.isOpen()) && draw());
   }
 
@@ -185,12 +185,12 @@ export function show(main, query) {
   }
 
   function drawFilters() {
-    tags.replaceChildren(...state.tag.map((tag) => h("button", { type: "button", class: "tag", "aria-label": `Without the tag ${tag}`,
+    tags.replaceChildren(...state.tag.map((tag) => h("button", { type: "button", class: "tag", "aria-label": `Remove the filter by tag ${tag}`,
       onclick: () => change({ tag: state.tag.filter((one) => one !== tag), after: "" }) }, `${tag} ×`)));
     const many = state.selected.length;
     const kind = jobs.find((job) => job.id === state.selected[0])?.kind;
     chosen.replaceChildren(...(!many ? [h("span", { class: "muted" }, "Select runs to compare them.")] : [
-      h("span", {}, many > MOST ? `${many} selected; at most ${MOST} are compared` : `${many} selected`),
+      h("span", {}, many > MOST ? `${many} selected; at most ${MOST} can be compared` : `${many} selected`),
       many > 1 && many <= MOST && h("a", { class: "button main", href: `#/compare?jobs=${state.selected.join()}` }, "Compare"),
       many === 1 && kind && h("a", { class: "button", href: `#/${kind}?from=${state.selected[0]}` }, "Clone and edit"),
       h("button", { type: "button", class: "quiet", onclick: () => {
@@ -204,7 +204,7 @@ export function show(main, query) {
 
   function drawPicker() {
     const all = [...new Set([...state.columns, ...columnsOf(jobs)])];
-    const groups = [["Of every run", (name) => !name.includes(".")], ["Results", (name) => name.startsWith("metrics.")], ["Settings", (name) => name.startsWith("settings.")]];
+    const groups = [["General", (name) => !name.includes(".")], ["Results", (name) => name.startsWith("metrics.")], ["Settings", (name) => name.startsWith("settings.")]];
     picker.replaceChildren(picker.firstElementChild, h("div", { class: "columns card" }, groups.map(([word, own]) =>
       h("fieldset", {}, h("legend", {}, word), all.filter(own).map((name) => {
         const tick = h("input", { type: "checkbox", checked: state.columns.includes(name), onchange: () => {

@@ -6,8 +6,8 @@ import { forPages } from "./wording.js";
 const KEY = "tcnn-key";
 const SILENCE = 30_000; // milliseconds without an answer, after which it is asked whether the server is there: one that hangs refuses nothing
 const NO_DATABASE = "urn:tcnn:problem:store-unavailable";
-const NO_LINK = "This link has ended, or was revoked.";
-const NO_KEY = "This server needs a key that it knows.";
+const NO_LINK = "This link has expired or been revoked.";
+const NO_KEY = "This server requires a valid key.";
 
 /** The server said no, and why. */
 export class Problem extends Error {
@@ -232,7 +232,7 @@ export function upload(path, file, { progress, idempotency, signal }) {
     };
     request.onerror = async () => {
       const there = await file.slice(0, 1).arrayBuffer().then((begun) => begun.byteLength > 0, () => false); // one that is gone has no length, and no error
-      if (!there) return reject(new Error("The file is no longer where it was chosen; choose it again."));
+      if (!there) return reject(new Error("The file is no longer there; choose it again."));
       connected(false);
       reject(new Away());
     };

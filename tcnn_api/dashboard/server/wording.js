@@ -1,12 +1,12 @@
-// A server's advice in the words of the pages: `GET /jobs lists yours` becomes "the page Runs lists yours".
+// A server's advice in the words of the pages: `GET /jobs lists yours` becomes "the Runs page lists yours".
 
 const WORDS = [
-  [/(?:GET|POST) \/datasets/g, "the page Data"],
-  [/(?:GET|POST) \/(?:checkpoints|weights)/g, "the page Checkpoints"],
-  [/GET \/models/g, "the field Model"],
+  [/(?:GET|POST) \/datasets/g, "the Data page"],
+  [/(?:GET|POST) \/(?:checkpoints|weights)/g, "the Checkpoints page"],
+  [/GET \/models/g, "the Model field"],
   [/GET \/jobs\/[^\s;]+\/(?:checkpoints|shares)/g, "the job’s page"],
   [/GET \/jobs\/\{id\}/g, "look at the job’s page"],
-  [/GET \/jobs(?!\/)/g, "the page Runs"],
+  [/GET \/jobs(?!\/)/g, "the Runs page"],
   [/POST \/transform/g, "Convert"],
   [/POST \/finetune/g, "Fine-tune"],
   [/POST \/evaluate/g, "Evaluate"],

@@ -15,7 +15,7 @@ const KINDS = {
     parts: (one, signal) => [story(one, signal)],
   },
   weights: {
-    word: "file of weights", main: (one) => [["Convert its CNN", `#/transform?weights=${one.id}`], ["Fine-tune it", `#/finetune?weights=${one.id}`], ["Evaluate it", `#/evaluate?weights=${one.id}`]],
+    word: "weights file", main: (one) => [["Convert it", `#/transform?weights=${one.id}`], ["Fine-tune it", `#/finetune?weights=${one.id}`], ["Evaluate it", `#/evaluate?weights=${one.id}`]],
     parts: (one) => [plain(one), tensors(one)],
   },
 };
@@ -44,7 +44,7 @@ export function show(main, kind, id) {
 
 async function remove(kind, one, word, refusal) {
   refusal.replaceChildren();
-  if (!(await sure({ title: `Delete this ${word}?`, text: `${one.name}: the file goes. Jobs that used it stay, with their results. This cannot be undone.` }))) return;
+  if (!(await sure({ title: `Delete this ${word}?`, text: `${one.name}: the file is deleted. Jobs that used it are kept, with their results. This cannot be undone.` }))) return;
   try {
     await ask(`${kind}/${one.id}`, { method: "DELETE" });
     announce(`The ${word} was deleted.`);
@@ -65,11 +65,11 @@ function file(one) {
 /** What the file says of itself; read when the page is opened. */
 function story(one, signal) {
   const reading = h("div", {}, h("p", { class: "loading" }, "Reading the file…"));
-  const element = facts("What it is", [["Converted from", one.base_model], ["Attention layers", count(one.layers)], ["Parameters", short(one.parameters)], ["Classes", count(one.num_classes)], ...file(one)], reading);
+  const element = facts("Details", [["Converted from", one.base_model], ["Attention layers", count(one.layers)], ["Parameters", short(one.parameters)], ["Classes", count(one.num_classes)], ...file(one)], reading);
   const load = () => get(`checkpoints/${one.id}/info`, { signal }).then((found) => {
     reading.remove();
     element.querySelector("dl").append(...pairs([
-      ["Weights before", { pretrained: "Pretrained", random: "Random", file: "Somebody’s own" }[found.weights] ?? found.weights],
+      ["Source weights", { pretrained: "Pretrained", random: "Random", file: "From a file" }[found.weights] ?? found.weights],
       ["Stage", found.stage && `${found.stage}, stride ${found.stride ?? "keep"}`],
       ["Parameters before", found.parameters_before && short(found.parameters_before)],
       ["Temperature τ", found.temperature && [...new Set(found.temperature.map((heat) => number(heat)))].join(" to ")],
@@ -83,8 +83,8 @@ function story(one, signal) {
 
 function checked(found) {
   if (!found) return null;
-  return facts("When it was converted", [
-    ["Against its CNN", h("span", { class: `verdict ${found.passed ? "good" : "bad"}` }, found.passed ? "✓ The same function" : "✕ Not the same function")],
+  return facts("Verification at conversion", [
+    ["Compared with its CNN", h("span", { class: `verdict ${found.passed ? "good" : "bad"}` }, found.passed ? "✓ The same function" : "✕ Not the same function")],
     ...Object.entries(found.errors).map(([type, error]) => [`Largest error, ${type}`, number(error, 2)]), ["Drift at τ = 1, untrained", found.drift === null ? null : percent(found.drift)],
   ]);
 }
@@ -103,15 +103,15 @@ function labels(names) {
 
 function plain(one) {
   const types = Object.entries(one.dtypes);
-  return facts("What it is", [["Model, by the file", one.architecture ?? "Not said: you name it when it is converted"], ["Tensors", count(one.tensors)], ["Numbers", short(one.parameters)],
+  return facts("Details", [["Model, according to the file", one.architecture ?? "Not given: you choose it when you convert"], ["Tensors", count(one.tensors)], ["Values", short(one.parameters)],
     ["Types", types.map(([name, tensors]) => (types.length > 1 ? `${name} ${count(tensors)}` : name)).join(", ")], ...file(one)],
-  h("p", { class: "hint" }, "It was read without unpickling anything, and is kept as safetensors. Whether it fits a model, the job that converts it says first of all."));
+  h("p", { class: "hint" }, "It was read without unpickling and is stored as safetensors. The job that converts it first checks whether it fits the model."));
 }
 
 function tensors({ shapes, tensors: all }) {
   return h("section", { class: "card" }, h("h2", {}, "Tensors"),
     scrolling("Tensors", { rows: shapes.length }, h("table", {},
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Name"), h("th", { scope: "col" }, "Shape"))),
-      h("tbody", {}, shapes.map(([name, shape]) => h("tr", {}, h("th", { scope: "row", class: "long" }, h("code", {}, name)), h("td", {}, shape.join("×") || "one number")))))),
+      h("tbody", {}, shapes.map(([name, shape]) => h("tr", {}, h("th", { scope: "row", class: "long" }, h("code", {}, name)), h("td", {}, shape.join("×") || "scalar")))))),
     all > shapes.length && h("p", { class: "muted" }, `and ${count(all - shapes.length)} more.`));
 }

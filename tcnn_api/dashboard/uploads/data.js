@@ -10,10 +10,10 @@ export function show(main, query) {
   const leaving = new AbortController();
   const zone = dropZone({
     label: "Upload images", accept: ARCHIVES, folders: true, route: () => "datasets",
-    hint: "Drop archives (zip or tar) or folders here, or choose them: class folders with images in them, or train/ and val/ with class folders in them.",
+    hint: "Drop archives (zip or tar) or folders here, or choose them: one folder of images per class, or train/ and val/ that contain such folders.",
   });
   main.append(h("div", { class: "head" }, h("h1", {}, "Data sets")), zone, ...listing("datasets", {
-    title: "Data sets", none: "None was uploaded yet.", heads: ["Name", "Images", "Classes", "Divided into", "Archive", "Uploaded"],
+    title: "Data sets", none: "None uploaded yet.", heads: ["Name", "Images", "Classes", "Splits", "Archive", "Uploaded"],
     cells: (one) => [count(one.images), count(one.classes.length), splits(one), bytes(one.size), date(one.created_at)],
     link: (one) => `#/data/${one.id}`, after: query.get("after") ?? "", home: "#/data", older: (last) => `#/data?after=${last}`, signal: leaving.signal,
   }));

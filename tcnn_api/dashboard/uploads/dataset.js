@@ -35,7 +35,7 @@ export function show(main, id) {
 
 async function remove(one, refusal) {
   refusal.replaceChildren();
-  if (!(await sure({ title: "Delete this data set?", text: `${one.name}: its images go. Jobs that used it stay, with their results. This cannot be undone.` }))) return;
+  if (!(await sure({ title: "Delete this data set?", text: `${one.name}: its images are deleted. Jobs that used it are kept, with their results. This cannot be undone.` }))) return;
   try {
     await ask(`datasets/${one.id}`, { method: "DELETE" });
     announce("The data set was deleted.");
@@ -47,9 +47,9 @@ async function remove(one, refusal) {
 
 function facts(one) {
   const splits = Object.entries(one.splits).map(([name, images]) => [SPLITS[name] ?? name, `${count(images)} (${percent(images / one.images, 0)})`]);
-  return h("section", { class: "card" }, h("h2", {}, "What it is"), h("dl", { class: "facts" }, [
+  return h("section", { class: "card" }, h("h2", {}, "Details"), h("dl", { class: "facts" }, [
     ["Images", count(one.images)], ["Classes", count(one.classes.length)],
-    ...(splits.length ? splits : [["Divided", "No: a share is held out when a model is trained on it"]]),
+    ...(splits.length ? splits : [["Splits", "None: a part is held out when a model is trained on it"]]),
     ["Archive", bytes(one.size)], ["Uploaded", date(one.created_at)], ["SHA-256", h("code", { title: one.sha256 }, `${one.sha256.slice(0, 12)}…`)],
   ].map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value)))));
 }
@@ -64,11 +64,11 @@ function contents(id, signal) {
 }
 
 function readable({ images, checked, unreadable, unreadable_images: named }) {
-  const of = checked < images ? `the ${count(checked)} images that were opened, of ${count(images)},` : `the ${count(images)} images`;
-  if (!unreadable) return h("p", { class: "good" }, `✓ All of ${of} can be read.`.replace("All of the", "All of the"));
+  const of = checked < images ? `${count(checked)} images that were opened, of ${count(images)},` : `${count(images)} images`;
+  if (!unreadable) return h("p", { class: "good" }, `✓ All ${of} can be read.`);
   return [
-    h("p", { class: "bad" }, `✕ ${count(unreadable)} of ${of} cannot be read; training leaves them out.`),
-    h("details", {}, h("summary", {}, "Which"), h("ul", { class: "unreadable" }, named.map(({ file, reason }) => h("li", {}, h("code", {}, file), h("span", { class: "muted" }, reason)))),
+    h("p", { class: "bad" }, `✕ ${count(unreadable)} of the ${of} cannot be read; training skips them.`),
+    h("details", {}, h("summary", {}, "Show them"), h("ul", { class: "unreadable" }, named.map(({ file, reason }) => h("li", {}, h("code", {}, file), h("span", { class: "muted" }, reason)))),
       unreadable > named.length && h("p", { class: "muted" }, `and ${count(unreadable - named.length)} more.`)),
   ];
 }
@@ -76,7 +76,7 @@ function readable({ images, checked, unreadable, unreadable_images: named }) {
 function measures({ width, height, formats, mean_bytes: mean }) {
   if (!width) return null;
   const spread = ({ least, median, most }) => (least === most ? `${count(least)} px` : `${count(least)} to ${count(most)} px, median ${count(Math.round(median))}`);
-  return h("dl", { class: "facts roomy" }, [["Width", spread(width)], ["Height", spread(height)], ["A file, on average", bytes(Math.round(mean))],
+  return h("dl", { class: "facts roomy" }, [["Width", spread(width)], ["Height", spread(height)], ["Average file size", bytes(Math.round(mean))],
     ["Formats", Object.entries(formats).map(([name, images]) => (Object.keys(formats).length > 1 ? `${name} ${count(images)}` : name)).join(", ")],
   ].map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value))));
 }

@@ -30,10 +30,10 @@ export function listing(kind, { title, none, heads, cells, link, after, home, ol
       if (own !== turn) return; // something else arrived, and it is asked again
       putRows(body, page.data.map(row).map((made) => [...body.children].find((old) => old.isEqualNode(made)) ?? made));
       table.hidden = !page.data.length;
-      state.replaceChildren(...(page.data.length ? [] : [h("p", { class: "empty" }, after ? "There are no older ones." : none)]));
+      state.replaceChildren(...(page.data.length ? [] : [h("p", { class: "empty" }, after ? "There are no older entries." : none)]));
       pager.replaceChildren(...[
         after && h("a", { class: "button", href: home }, "Newest"),
-        page.has_more && h("a", { class: "button", href: older(page.data.at(-1).id) }, "Older ones"),
+        page.has_more && h("a", { class: "button", href: older(page.data.at(-1).id) }, "Older"),
       ].filter(Boolean));
     } catch (error) {
       if (error.name !== "AbortError" && own === turn) state.replaceChildren(after && error.status === 404 ? beganAfterNothing(home) : trouble(error, load));

@@ -105,7 +105,7 @@ export function send(name, { queue, making, route, begun = () => {}, done = () =
   function told(share, size) {
     if (share < 1) bar.value = share;
     else bar.removeAttribute("value");
-    say(word, share < 1 ? `${percent(share, 0)} of ${bytes(size)}` : "Sent. The server looks at it…");
+    say(word, share < 1 ? `${percent(share, 0)} of ${bytes(size)}` : "Sent. The server is checking it…");
     item.dataset.gone = percent(share, 0);
     draw();
   }
@@ -130,7 +130,7 @@ function draw() {
   const items = [...list.children];
   const states = items.map((item) => item.className);
   const gone = items.filter((item) => item.className === "going" && item.dataset.gone).map((item) => item.dataset.gone);
-  const counts = Object.entries({ going: "on the way", sent: "sent", refused: "not taken" })
+  const counts = Object.entries({ going: "in progress", sent: "sent", refused: "rejected" })
     .map(([kind, words]) => [states.filter((one) => one === kind).length, words, kind === "going" && gone.length ? `(${gone.join(", ")})` : ""])
     .filter(([number]) => number);
   say(summary, `Uploads: ${counts.map((one) => one.join(" ").trim()).join(", ")}`);

@@ -43,7 +43,7 @@ export function dropZone({ label, hint, accept, route, folders = false }) {
   function packed(name, listing) {
     add(name, async () => {
       const files = await listing();
-      if (!files.some((one) => one.file)) throw new Error("There is no image in this folder.");
+      if (!files.some((one) => one.file)) throw new Error("There are no images in this folder.");
       return tar(name, files);
     });
   }

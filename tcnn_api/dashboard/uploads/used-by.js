@@ -12,10 +12,10 @@ export function usedBy(id, signal) {
   const place = h("div", {}, h("p", { class: "loading" }, "Looking for jobs…"));
   const load = () => get(`jobs?${new URLSearchParams({ q: id, limit: MOST, results: false })}`, { signal }).then(async (page) => {
     await learn(page.data);
-    if (!page.data.length) return place.replaceChildren(h("p", { class: "muted" }, "No job names it."));
+    if (!page.data.length) return place.replaceChildren(h("p", { class: "muted" }, "No jobs use it."));
     const going = page.data.filter((job) => ["queued", "running"].includes(job.status)).length;
     place.replaceChildren(
-      going ? h("p", {}, `${going === 1 ? "One job that waits or runs needs" : `${going} jobs that wait or run need`} it: it can be deleted when they have ended.`) : "",
+      going ? h("p", {}, going === 1 ? "One queued or running job uses it: it can be deleted when that job has ended." : `${going} queued or running jobs use it: it can be deleted when they have ended.`) : "",
       h("ul", { class: "users" }, page.data.map((job) => h("li", {}, badge(job.status), h("a", { href: `#/jobs/${job.id}` }, title(job)),
         h("span", { class: "muted" }, `${deed(job).replace(/ on .*/, "")} · ${date(job.created_at)}`)))),
       page.has_more ? h("p", {}, h("a", { href: `#/runs?${new URLSearchParams({ q: id })}` }, "All of them")) : "");
