@@ -71,6 +71,25 @@ def counted_images(quiet: bool = False) -> Iterator[ImageCount]:
         yield count
 
 
+@contextmanager
+def counting(
+    progress: Callable[[int], None] | None, total: int, what: str, quiet: bool = False
+) -> Iterator[Callable[[int], None]]:
+    """What is called with the number of images of every batch: the caller's, or one that shows how many are done."""
+    if progress is not None or quiet:
+        yield progress or (lambda images: None)
+        return
+    done = 0
+    with counted_images() as count:
+
+        def batch(images: int) -> None:
+            nonlocal done
+            done += images
+            count(done, total, what)
+
+        yield batch
+
+
 def _nothing(percent: float, head: str, facts: Facts) -> None:
     """Of an update nothing is shown."""
 

@@ -28,6 +28,7 @@ from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.data.loader import Batch, EvaluationLoader
 from tcnn.data.sources.opened import Opened
 from tcnn.data.transforms import Transform, evaluation_transform
+from tcnn.display import counting
 from tcnn.errors import RequestError, TcnnError, out_of_memory, shorten
 from tcnn.evaluation.corruptions import Corruption, MixedCorruption
 from tcnn.evaluation.held_out import learned_note
@@ -81,6 +82,7 @@ def evaluate(
     class_subset: Sequence[int] | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    quiet: bool = False,
     observe: Observe | None = None,
     warn: bool = True,
     rank: int = 0,
@@ -99,7 +101,9 @@ def evaluate(
             noise of an image depends on `seed` and the image only.
         class_subset: the model's output for each class of the data set; only these outputs are scored. Default all
             outputs, which must then be as many as the data set has classes.
-        progress: called after each batch with the number of its images.
+        progress: called after each batch with the number of its images; by default, of several, counted on
+            stderr.
+        quiet: show nothing.
         observe: called with what the model says to each batch of this process.
         warn: whether to warn of images that the model has learned from.
         rank, world: this process and the number of processes. With more than one, all of them must call at once, in an
@@ -130,9 +134,9 @@ def evaluate(
         data, transform_for(model, size, crop_pct, corruption, seed), batch_size=batch_size, workers=workers,
         rank=rank, world=world, pin_memory=place.type == "cuda",
     )  # fmt: skip
-    with closing(loader), evaluating(model), fused(model):
-        part = _count(model, loader, data, place, amp, channels_last, class_subset, progress,
-                      observe)  # fmt: skip
+    counted = counting(progress, len(data) // world, "evaluating", quiet or rank > 0 or len(data) <= batch_size)
+    with closing(loader), evaluating(model), fused(model), counted as batch:
+        part = _count(model, loader, data, place, amp, channels_last, class_subset, batch, observe)
     parts = [part]
     if world > 1:
         gathered: list[Any] = [None] * world
@@ -176,7 +180,7 @@ def _count(
     amp: Amp,
     channels_last: bool,
     class_subset: Sequence[int] | None,
-    progress: Progress | None,
+    progress: Progress,
     observe: Observe | None,
 ) -> _ProcessResult:
     """Evaluate this process's images. The device is not synchronised before the last batch."""
@@ -207,8 +211,7 @@ def _count(
                 losses.append(F.cross_entropy(logits, targets, reduction="none"))
             if observe is not None:
                 observe(batch, logits)
-            if progress is not None:
-                progress(len(batch.images) + len(batch.unreadable))
+            progress(len(batch.images) + len(batch.unreadable))
     counts = torch.cat(rows, 1).cpu().numpy() if rows else np.zeros((4, 0), np.int64)
     losses_ = torch.cat(losses).cpu().double().numpy() if losses else np.zeros(0)
     return _ProcessResult(

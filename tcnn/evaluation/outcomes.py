@@ -82,5 +82,5 @@ class Observer:
 def outcomes(model: nn.Module, data: ImageSet, *, batch_size: int = 64, **options: Any) -> Outcomes:
     """Evaluate a model on a data set, image by image. `options` are those of `evaluate`, and so is what it raises."""
     observer = Observer(data, batch_size)
-    evaluate(model, data, batch_size=batch_size, observe=observer, warn=False, **options)
+    evaluate(model, data, batch_size=batch_size, observe=observer, warn=False, quiet=True, **options)
     return observer.outcomes

@@ -20,6 +20,7 @@ from tcnn.data.decode import Mode, UnreadableImage, mode_of
 from tcnn.data.sources.folder import walk
 from tcnn.data.sources.names import is_image, sort_key
 from tcnn.data.transforms import Transform, load_image
+from tcnn.display import counting
 from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import Amp, Progress, transform_for
 from tcnn.folding.fold import fused
@@ -90,6 +91,7 @@ def predict(
     device: torch.device | str | None = None,
     amp: Amp = "float32",
     progress: Progress | None = None,
+    quiet: bool = False,
 ) -> list[Prediction]:
     """Classify images; preprocessing is timm's for the model.
 
@@ -102,7 +104,9 @@ def predict(
         crop_pct: the crop's share of the resized image; default the model's own.
         device: the model is moved there; default where it is.
         amp: the dtype of autocast.
-        progress: called after each batch with the number of its images.
+        progress: called after each batch with the number of its images; by default those of several batches are counted
+            on stderr.
+        quiet: show nothing.
 
     Returns: one prediction for each image, in order. One that cannot be read has no guesses, and says why; nor has one
     for which the model's output is not finite.
@@ -128,7 +132,8 @@ def predict(
     found: list[Prediction] = []
     dtype = weights_dtype(model)
     autocast = torch.autocast(place.type, getattr(torch, amp), enabled=amp != "float32")
-    with evaluating(model), fused(model.to(place)), torch.inference_mode(), autocast:
+    counted = counting(progress, len(given), "predicting", quiet or len(given) <= batch_size)
+    with counted as done, evaluating(model), fused(model.to(place)), torch.inference_mode(), autocast:
         for batch in (given[start : start + batch_size] for start in range(0, len(given), batch_size)):
             read = [_read(image, transform, mode) for _, image in batch]
             tensors = [tensor for tensor in read if isinstance(tensor, Tensor)]
@@ -139,8 +144,7 @@ def predict(
                     found.append(Prediction(file=name, guesses=guesses, not_finite=not guesses))
                 else:
                     found.append(Prediction(file=name, guesses=[], unreadable=tensor))
-            if progress is not None:
-                progress(len(batch))
+            done(len(batch))
     return found
 
 

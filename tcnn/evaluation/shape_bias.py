@@ -200,7 +200,7 @@ def _decided(
     """The category that every image is taken for, "" for an output that is not finite; None where it cannot be read."""
     for start in range(0, len(files), AT_ONCE):
         some = files[start : start + AT_ONCE]
-        found = predict(model, some, top=10**6, size=size, batch_size=batch_size, amp=amp)
+        found = predict(model, some, top=10**6, size=size, batch_size=batch_size, amp=amp, quiet=True)
         for file, prediction in zip(some, found, strict=True):
             if not prediction.guesses:
                 yield file, "" if prediction.not_finite else None

@@ -164,7 +164,7 @@ class Trial:
         evaluate(
             self.learner.result, self.validation.subset(range(images)), size=self.size,
             batch_size=self.loader.micro_batch, workers=self.config.workers, device=self.learner.precision.device,
-            amp=self.learner.precision.amp, channels_last=self.config.channels_last, warn=False,
+            amp=self.learner.precision.amp, channels_last=self.config.channels_last, warn=False, quiet=True,
         )  # fmt: skip
         return time.monotonic() - started
 

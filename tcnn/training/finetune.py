@@ -1,8 +1,10 @@
 """`finetune`: fine-tune a checkpoint or model on a data set and write a run directory."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -26,6 +28,9 @@ from tcnn.training.runs.display import run_callbacks
 from tcnn.training.runs.rundir import BASELINE, RunDirectory
 from tcnn.training.single_run import Destination, FinetuneResult, train_run
 from tcnn.zoo.catalogue import cnn_of
+
+_LEARNING = Lock()
+"""Held by the run that learns in this process."""
 
 
 @torch.inference_mode(False)  # with gradients, whatever the caller is about
@@ -98,7 +103,7 @@ def finetune(
     if resume and run.started:
         sources = seen_from_here(sources, run)
     with run_callbacks(report, say, stop, run.path, quiet) as callbacks:
-        with join_processes(config.device) as processes:
+        with _alone(callbacks.say), join_processes(config.device) as processes:
             own = callbacks if processes.first else Callbacks(stop=stop)
             if baseline:
                 baseline_config(config)
@@ -115,6 +120,22 @@ def finetune(
             found = before_and_after(finished, sets[1], device, callbacks.report, run.path / FILE)
             result.before_after = found.headline()
     return result
+
+
+@contextmanager
+def _alone(say: Say) -> Iterator[None]:
+    """While a run learns; one that begins meanwhile, in another thread, is told what it shares with it."""
+    first = _LEARNING.acquire(blocking=False)
+    if not first:
+        say(
+            "another run learns in this process: both draw from one random state, so that neither can be repeated "
+            "exactly; give each a process of its own"
+        )
+    try:
+        yield
+    finally:
+        if first:
+            _LEARNING.release()
 
 
 def _baseline(

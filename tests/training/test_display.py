@@ -3,6 +3,7 @@ and nothing is shown to who says so, or takes callbacks.
 """
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from IPython.core.displayhook import DisplayHook
 from IPython.core.interactiveshell import InteractiveShell
 from tiny_runs import TwoConvs, colours, run
 
+import tcnn
 from tcnn.display import BAR, SPINNER
 from tcnn.training.runs.callbacks import Progress
 from tcnn.training.runs.display import EpochLog, epoch_line, facts, headline, shown_progress
@@ -78,6 +80,40 @@ def test_a_notebook_has_one_line_that_changes_and_no_escape_sequences(
     assert published[1][0] == {"text/plain": "epoch 1/2 step 3/4  38%  loss 1.250"}
     assert published[2][0] == {"text/plain": ""}, "a notebook's file does not keep it"
     assert capsys.readouterr().err == "a note\n"
+
+
+def test_a_notebook_counts_images_where_there_are_several_batches(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr("tcnn.display._line", lambda: nullcontext(lambda done, what, facts: shown.append(what)))
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    calls = (
+        lambda **options: tcnn.predict(TwoConvs(), data, size=32, **options),
+        lambda **options: tcnn.evaluate(TwoConvs(), data, size=32, **options),
+    )
+    for call, what in zip(calls, ("predicting", "evaluating"), strict=True):
+        shown.clear()
+        heard: list[int] = []
+        for options in ({"batch_size": 30}, {"batch_size": 10, "quiet": True}):
+            call(**options)
+        call(batch_size=10, progress=heard.append)
+        assert shown == []
+        assert heard == [10, 10, 10]
+        call(batch_size=10)
+        assert shown == [what] * 3
+
+
+def test_a_run_beside_another_in_one_process_is_told(data: Path, tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    def meanwhile(now: Progress) -> None:
+        if now.phase == "training" and now.step == 1 and not heard:
+            run(TwoConvs(), data, tmp_path / "second", epochs=1, say=heard.append)
+
+    run(TwoConvs(), data, tmp_path / "first", epochs=1, report=meanwhile)
+    assert "another run learns in this process" in heard[0]
+    alone: list[str] = []
+    run(TwoConvs(), data, tmp_path / "third", epochs=1, say=alone.append)
+    assert not [line for line in alone if "another run" in line]
 
 
 @pytest.mark.parametrize("phase", ["training", "validating"])
