@@ -133,7 +133,7 @@ def held(share: Share) -> int:
 def test_limits_of_a_tenant_are_those_of_the_server() -> None:
     pools = Pools(1)
     uploads, reports, pictures = (held(share) for share in (pools.uploads, pools.reports._share, pools.looks._share))
-    assert f"| uploads, reports, pictures of a tenant at once | {uploads}, {reports}, {pictures} | |" in TEXT
+    assert f"| concurrent uploads, reports, images of a tenant | {uploads}, {reports}, {pictures} | |" in TEXT
     waiting = f"{pools.storage._queue}, each for {pools.storage._seconds:g} s"
     assert f"| requests of a tenant that wait for the store of results | {waiting} | |" in TEXT
 
