@@ -27,7 +27,7 @@ import textwrap
 
 
 class TcnnError(Exception):
-    """Base class. `exit_code` is what the command line returns. What is quoted in a message may have many lines."""
+    """Base class of tcnn's errors. `exit_code` is what the command line returns. Quoted text may have many lines."""
 
     exit_code = 1
 

@@ -26,7 +26,7 @@ def position(tau: float, start: float, annealing: int, end: float = 1.0) -> int:
 
 
 def anneal(model: nn.Module, steps: int, end: float = 1.0) -> None:
-    """Have a converted model raise its own τ, evenly in log τ, over so many training steps of any loop.
+    """Make a converted model raise its own τ, evenly in log τ, over this many steps of any training loop.
 
     A step is a forward pass in training mode with gradients. How far it has come is read off τ itself, which is part of
     the state: a state dict has no more entries than without, and training resumes where it was. A second call takes the

@@ -33,7 +33,7 @@ class Conversion(NamedTuple):
 
 @torch.inference_mode(False)  # a model that is made within it can be neither trained nor changed later
 def convert(model: nn.Module, config: ConversionConfig | None = None, **options: object) -> Conversion:
-    """Replace the k×k convolutions of a CNN's last stage by GPSA layers that compute the same function.
+    """Replace the k×k convolutions of a CNN's last stage with GPSA layers that compute the same function.
 
     Args:
         model: any `nn.Module`; it is left as it was, and shares no memory with the result. Of one that `torch.compile`,

@@ -93,7 +93,7 @@ def predict(
     progress: Progress | None = None,
     quiet: bool = False,
 ) -> list[Prediction]:
-    """Classify images; preprocessing is timm's for the model.
+    """Classify images, with timm's preprocessing for the model.
 
     Args:
         model: a module, or the name of one as `tcnn evaluate` takes it.

@@ -50,7 +50,7 @@ def export_explorer(
     force: bool = False,
     progress: Progress = lambda step: None,
 ) -> ExplorerReport:
-    """Write a page that shows in a browser, without a server of ours, what every head of a T-CNN attends to.
+    """Write a static web page that runs a T-CNN and shows what each of its heads attends to.
 
     Args:
         model: what `tcnn.convert` or `tcnn.load` returned, float32, not folded; it is not changed.

@@ -70,7 +70,7 @@ class ExportReport(Printed, Record):
 
 
 class ExplorerReport(Printed, Record):
-    """Result of an explorer's export. Errors are those of the network in onnxruntime against PyTorch."""
+    """Result of `export_explorer`. Errors compare the network in onnxruntime with PyTorch."""
 
     output: str
     base_model: str

@@ -63,7 +63,7 @@ def prune(
     source: nn.Module | None = None,
     config: VerificationConfig | None = None,
 ) -> Folding:
-    """Remove heads whose centres are too far away or the same, or whose attention is degenerate.
+    """Remove heads whose centres are too far away or coincide, or whose attention is degenerate.
 
     Args:
         model: what `tcnn.convert` or `tcnn.load` returned, trained further or not, or a network of attention alone

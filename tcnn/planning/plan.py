@@ -86,7 +86,7 @@ def plan(
     say: Say = lambda message: None,
     **options: object,
 ) -> TrainingPlan:
-    """Plan a run of `finetune`: its memory, time and disk, the models' sizes, and what would end it.
+    """Plan a run of `finetune`: its memory, time and disk space, the models' sizes, and what would make it fail.
 
     The steps of a trial are those of the run, with random weights: no weights are downloaded and nothing is written.
     Where they would not fit into the memory there is none, and the plan says how many images would.

@@ -90,10 +90,10 @@ def push_to_hub(
     dry_run: bool = False,
     say: Say = lambda message: None,
 ) -> PushReport:
-    """Publish a T-CNN, or a model trained as it is, on the Hugging Face Hub: weights, config, card and pictures, in one
-    commit.
+    """Publish a T-CNN, or a trained model that was not converted, on the Hugging Face Hub, in one commit.
 
-    Afterwards ``timm.create_model("hf-hub:ORG/NAME", pretrained=True)`` builds it wherever tcnn is imported.
+    The commit has weights, config, card and pictures. Afterwards
+    ``timm.create_model("hf-hub:ORG/NAME", pretrained=True)`` builds the model wherever tcnn is imported.
 
     Args:
         source: a tcnn checkpoint, a run's directory, a directory in timm's hub layout, or a converted timm model.

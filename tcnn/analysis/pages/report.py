@@ -51,7 +51,7 @@ def report(
     evaluations: Sequence[str | Path] = (),
     names: Mapping[str, str] | None = None,
 ) -> Page:
-    """Make the HTML report of a run, as a string that a notebook shows as a page.
+    """Make the HTML report of a run, as a string that a notebook displays as a page.
 
     Args:
         run: a directory of `tcnn finetune`, of `tcnn convert`, or of a job of the service.

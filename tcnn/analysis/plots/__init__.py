@@ -36,7 +36,7 @@ def _missing() -> list[str]:
 
 
 def plots(of: "Inspection | Comparison | str | Path") -> "Gallery":
-    """Draw what was measured: every plot by its name, shown by a notebook, and written to files by `save`.
+    """Plot results: every plot by its name, displayed by a notebook, and written to files by `save`.
 
     Args:
         of: what `tcnn.inspect` or `tcnn.compare` returned; the directory of a run, whose training is drawn, and what

@@ -61,7 +61,7 @@ def compare(
     opening: Opener = open_model,
     **options: object,
 ) -> Comparison:
-    """Evaluate every model at every size, clean and corrupted, and hold each against the first, image by image.
+    """Evaluate every model at every size, clean and corrupted, and compare each with the first, image by image.
 
     Args:
         models: tcnn checkpoints (files, runs, hub-layout directories), timm names, `local-dir:PATH`, `hf-hub:ORG/NAME`.

@@ -32,7 +32,7 @@ LOOKAHEAD = "lookahead_step"
 
 
 def parameter_groups(model: nn.Module, config: FinetuneConfig | None = None, **options: object) -> list[dict[str, Any]]:
-    """Parameter groups for a PyTorch optimizer, with learning rates and weight decay; without frozen parameters.
+    """Make parameter groups for a PyTorch optimizer, with learning rates and weight decay, without frozen ones.
 
     Settings are those of the fine-tuning, the paper's where nothing else is said: ``parameter_groups(model, lr=1e-3)``.
 
