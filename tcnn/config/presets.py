@@ -106,11 +106,11 @@ _RULES = (
     ),
     _Rule(
         ("anneal_epochs", "anneal_path", "gate_temperature", "position_temperature", "hold"),
-        lambda config: config.anneal != "hold", "τ stays where it stands with anneal=hold; give anneal=warmup as well",
+        lambda config: config.anneal != "hold", "τ is fixed with anneal=hold; give anneal=warmup as well",
     ),
     _Rule(
         ("anneal_epochs", "anneal_path", "hold"), lambda config: config.anneal != "none",
-        "τ is at its end at once with anneal=none; give anneal=warmup as well",
+        "τ starts at its final value with anneal=none; give anneal=warmup as well",
     ),
     _Rule(
         ("distillation", "distillation_weight", "distillation_temperature"), lambda config: config.teacher,
@@ -118,7 +118,7 @@ _RULES = (
     ),
     _Rule(
         ("distillation_temperature",), lambda config: config.distillation == "soft",
-        "decisions have no temperature, which distillation=hard goes by",
+        "decisions, which distillation=hard matches, have no temperature",
     ),
     _Rule(
         ("color_jitter",), lambda config: not config.auto_augment,
@@ -147,7 +147,7 @@ def refuse_without_effect(config: FinetuneConfig, given: Mapping[str, object], o
     for rule in _RULES:
         for name in rule.settings:
             if given.get(name) is not None and not rule.met(config):
-                raise RequestError(f"{option}{name}: has no effect, for {rule.why}")
+                raise RequestError(f"{option}{name}: has no effect, because {rule.why}")
 
 
 def assigned(assignments: Sequence[str]) -> dict[str, Any]:

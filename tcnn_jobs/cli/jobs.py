@@ -233,7 +233,7 @@ def share(
     if listed and revoke is not None:
         raise RequestError("--list: --revoke ends a link; give one of the two")
     if days is not None and (listed or revoke is not None):
-        raise RequestError("--days: is of a link that is made; leave it out, or --list and --revoke")
+        raise RequestError("--days: applies to new links; leave it out, or --list and --revoke")
     with connect(server, key) as client:
         if revoke is not None:
             client.unshare(job, revoke)

@@ -39,7 +39,9 @@ def follow(client: "Client", job: str, as_json: bool) -> int:
 
         ended = client.watch(job, progress, event)
     if ended is None:
-        typer.echo(f"{job} goes on: `tcnn jobs watch {job}` shows it again, `tcnn jobs cancel {job}` ends it", err=True)
+        typer.echo(
+            f"{job} continues: `tcnn jobs watch {job}` shows it again, `tcnn jobs cancel {job}` ends it", err=True
+        )
         return INTERRUPTED
     if as_json:
         print_json(ended)
@@ -81,7 +83,7 @@ def exit_code(job: "Json") -> int:
 def show_end(job: "Json") -> None:
     """Print the result of a job on stdout, or its error on stderr."""
     if job["status"] == "cancelled":
-        typer.echo(f"{job['id']}: cancelled; `tcnn jobs resume {job['id']}` goes on with it", err=True)
+        typer.echo(f"{job['id']}: cancelled; `tcnn jobs resume {job['id']}` continues it", err=True)
     elif job["status"] == "failed":
         typer.echo(f"error: {job['id']}: {' '.join(job['error']['message'].split())}", err=True)
     else:

@@ -114,7 +114,7 @@ def test_a_setting_without_effect_is_refused(alice: TestClient, upload: Callable
         ("/finetune", {"model": "resnet18", **training}, "config.gate_temperature"),
         ("/transform", {"model": "resnet18", "finetune": training}, "finetune.config.gate_temperature"),
     ):
-        assert "has no effect, for τ stays" in refusal(alice.post(route, json=body), 422, field)["detail"]
+        assert "has no effect, because τ is fixed" in refusal(alice.post(route, json=body), 422, field)["detail"]
 
 
 def test_data_sets_that_cannot_be_used(alice: TestClient, upload: Callable[..., str], refusal: Refusal) -> None:

@@ -142,8 +142,8 @@ def test_what_belongs_elsewhere_is_said() -> None:
     with pytest.raises(RequestError, match="num_classes has an option of its own: --num-classes"):
         source_arguments(["num_classes=3"])
     for name in ("anneal_steps", "drop_rate", "drop_path_rate"):
-        with pytest.raises(RequestError, match=f"{name} is of a training, and no converted file keeps it"):
+        with pytest.raises(RequestError, match=f"{name} is a training argument, not kept in converted files"):
             source_arguments([f"{name}=1"])
     for name in ("pretrained_cfg", "checkpoint_path", "weights", "model_name"):
-        with pytest.raises(RequestError, match=f"{name} is no argument of the model's; its weights are those"):
+        with pytest.raises(RequestError, match=f"{name} is not an argument of the model; its weights are those"):
             model_arguments([f"{name}=x"])

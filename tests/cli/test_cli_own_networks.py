@@ -105,7 +105,7 @@ def test_it_is_the_network_of_one_command(tcnn: Run, trained: Path) -> None:
     "command", [("evaluate", "resnet18", "--data", "."), ("fold", "absent.safetensors", "out.safetensors")]
 )
 def test_without_a_file_it_has_no_effect(tcnn: Run, command: tuple[str, ...]) -> None:
-    message = "--module: is the network of files and runs, and none that is there is named; timm builds the others"
+    message = "--module: applies to files and runs, and none is given; timm builds other models"
     assert tcnn(*command, *OWN).error(2) == message
 
 

@@ -192,10 +192,13 @@ def test_neither_images_nor_repository() -> None:
     [
         (
             {"preset": "quick", "anneal_epochs": 1},
-            "anneal_epochs: has no effect, for τ stays where it stands with anneal=",
+            "anneal_epochs: has no effect, because τ is fixed with anneal=",
         ),
-        ({"distillation": "hard"}, "distillation: has no effect, for nothing is distilled without a teacher"),
-        ({"convert": False, "conversion": {"head_dim": 8}}, "conversion: has no effect, for nothing is converted with"),
+        ({"distillation": "hard"}, "distillation: has no effect, because nothing is distilled without a teacher"),
+        (
+            {"convert": False, "conversion": {"head_dim": 8}},
+            "conversion: has no effect, because nothing is converted with",
+        ),
     ],
 )
 def test_a_setting_without_effect(given: dict[str, Any], why: str) -> None:

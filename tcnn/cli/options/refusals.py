@@ -57,9 +57,7 @@ def _loads(given: Parameters) -> bool:
     return any(is_stored(each) for one in named if one for each in (one if isinstance(one, list) else [one]))
 
 
-OWN = Rule(
-    "module", _loads, "is the network of files and runs, and none that is there is named; timm builds the others"
-)
+OWN = Rule("module", _loads, "applies to files and runs, and none is given; timm builds other models")
 BUILT = Rule(
     "model_kwargs", lambda given: False,
     "training builds its model, and the CNN beside it, again from the name; convert first, which records them: "
@@ -80,7 +78,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         OWN,
         _not_beside("as_json", "result", "--result prints timm's JSON; give one of the two"),
         _needs("force", "csv_file", "results_csv", "figure", why="no file is written; name one, as with --csv"),
-        _needs("figure", "shape", why="is the picture of --shape-bias DIR"),
+        _needs("figure", "shape", why="applies to --shape-bias DIR only"),
         *(_not_beside(other, "shape", "--shape-bias names images of its own, and measures nothing else")
           for other in ("data", "split", "layout", "limit", "all_corruptions", "corruption", "severities", "baseline",
                         "per_class", "examples", "csv_file", "results_csv", "result", "crop_pct", "seed", "workers",
@@ -88,21 +86,21 @@ RULES: dict[str, tuple[Rule, ...]] = {
         _not_beside("corruption", "all_corruptions", "--corruptions takes all fifteen; give one of the two"),
         Rule("severities", _corrupted, "nothing is corrupted; give --corruptions, or --corruption NAMES"),
         Rule("baseline", _corrupted, "nothing is corrupted; give --corruptions, or --corruption NAMES"),
-        _needs("examples", "as_json", why="they are named in JSON only; give --json as well"),
+        _needs("examples", "as_json", why="they are listed in JSON only; give --json as well"),
         _not_beside("per_class", "result", "--result prints timm's JSON, which has no classes; give one of the two"),
         _needs("seed", "all_corruptions", "corruption", why="nothing is drawn at random without corruptions"),
     ),
     "export": (
         OWN,
-        *(_not_beside(other, "explorer", "is of a single file; the page of --explorer takes one image of one size")
+        *(_not_beside(other, "explorer", "applies to files; the page of --explorer takes one image of one size")
           for other in ("format", "opset", "batch", "dynamic", "fixed")),
-        Rule("opset", lambda given: _format(given) != "torch", "is of ONNX, and OUT is a program of torch.export"),
+        Rule("opset", lambda given: _format(given) != "torch", "applies to ONNX, but OUT is a torch.export program"),
     ),
     "finetune": TRAINING,
     "fold": (
         OWN,
         _not_beside("max_error", "prune", "--prune goes by where heads look, not by an error; measure it with --data"),
-        _needs("far", "prune", why="only --prune asks how far a head looks"),
+        _needs("far", "prune", why="only --prune uses it"),
         _needs("data", "prune", why="only --prune measures the accuracy; use tcnn evaluate"),
         _needs("size", "data", why="no image is read without --data"),
     ),

@@ -89,7 +89,7 @@ def model_arguments(given: Iterable[str] | None) -> dict[str, Any]:
             raise RequestError(f"--model-kwargs: expected KEY=VALUE, found {text!r}")
         if key in _OTHER_OPTIONS or FORBIDDEN.fullmatch(key):
             raise RequestError(
-                f"--model-kwargs: {key} is no argument of the model's; {_OTHER_OPTIONS.get(key, _WEIGHTS)}"
+                f"--model-kwargs: {key} is not an argument of the model; {_OTHER_OPTIONS.get(key, _WEIGHTS)}"
             )
         try:
             found[key] = ast.literal_eval(value)
@@ -114,7 +114,7 @@ def source_arguments(given: Iterable[str] | None) -> dict[str, Any]:
             raise RequestError(f"--model-kwargs: {key} {whose}: --{key.replace('_', '-')}")
         if key in OF_TRAINING or key.endswith(("drop_rate", "drop_path_rate", "drop_block_rate")):
             raise RequestError(
-                f"--model-kwargs: {key} is of a training, and no converted file keeps it; see --set of tcnn finetune"
+                f"--model-kwargs: {key} is a training argument, not kept in converted files; see --set of tcnn finetune"
             )
     return found
 

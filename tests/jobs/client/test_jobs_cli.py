@@ -77,7 +77,7 @@ class TestOneJob:
         assert run("share", job, "--list").out == ""
         assert "one of the two" in run("share", job, "--list", "--revoke", made["id"]).error(2)
         for other in (["--list"], ["--revoke", made["id"]]):
-            assert "a link that is made" in run("share", job, "--days", 2, *other).error(2)
+            assert "applies to new links" in run("share", job, "--days", 2, *other).error(2)
         run("cancel", job)
 
     def test_a_name_by_which_it_is_found(self, run: Run) -> None:
