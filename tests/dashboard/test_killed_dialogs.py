@@ -159,5 +159,5 @@ def test_tags_are_kept_though_the_table_was_left(server: Mortal, story: Story, o
     expect(error).to_contain_text(AWAY)
     page.get_by_role("link", name="System").click()
     server.start()
-    expect(page.locator("#announcer")).to_have_text("The tags are kept.")
+    expect(page.locator("#announcer")).to_have_text("The tags are saved.")
     assert story.house.store.get(story.failed.job).tags == ("good", "better")
