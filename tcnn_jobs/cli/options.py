@@ -74,7 +74,7 @@ def opened(home: Path | None, database_url: str | None, new: bool = False) -> "I
         file = settings.root / "tcnn.db"
         if not file.exists() and not new:
             raise RequestError(
-                f"{settings.root}: no service's database; name its TCNN_HOME (--home) or its TCNN_DATABASE_URL"
+                f"{settings.root}: no database of a service; name its TCNN_HOME (--home) or its TCNN_DATABASE_URL"
             )
         if not file.exists():
             typer.echo(f"{file}: a new database, for a server with this TCNN_HOME", err=True)

@@ -146,7 +146,7 @@ def test_wrong_requests(tcnn: Run, checkpoint: str, local_source: str, tmp_path:
         ),
         (
             ("inspect", checkpoint, "--images", ""),
-            "--images: expected a value, found an empty word",
+            "--images: expected a value, found an empty string",
         ),
         (("inspect", checkpoint, "--images", "empty"), "empty: expected images, found none"),
         (

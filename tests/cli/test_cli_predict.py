@@ -125,5 +125,5 @@ def test_models_of_other_classes_are_not_said_to_agree(
     package.save(package.convert(lively(num_classes=4)).model, files / "other.safetensors")
     given = ("predict", "t.safetensors", "photos", "--compare", "other.safetensors", "--top", 1, "--size", 48)
     done = tcnn(*given)
-    assert done.out.rstrip().endswith("so their answers are not counted as the same or not")
+    assert done.out.rstrip().endswith("so their predictions are not compared")
     assert tcnn(*given, "--json").json["same_first_guess"] is None

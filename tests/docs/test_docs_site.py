@@ -43,6 +43,26 @@ def test_links_to_what_is_not_there_are_found() -> None:
     assert anchors("# One\n\n## Two, three: `four`\n") == {"one", "two-three-four"}
 
 
+def ragged(text: str) -> list[str]:
+    """Rows of tables that have more or fewer cells than the head of their table."""
+    outside_code = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    found = []
+    for table in re.findall(r"(?:^\|.*\n?)+", outside_code, re.MULTILINE):
+        head, *rows = table.splitlines()
+        cells = [len(re.split(r"(?<!\\)\|", row)) for row in (head, *rows)]
+        found += [row for row, count in zip(rows, cells[1:], strict=True) if count != cells[0]]
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_row_of_a_table_has_as_many_cells_as_its_head(page: str) -> None:
+    assert ragged((ROOT / page).read_text(encoding="utf-8")) == []
+
+
+def test_a_row_without_a_cell_is_found() -> None:
+    assert ragged("| a | b |\n|---|---|\n| 1 | |\n| 2 |\n\n| c |\n|---|\n| 3 |\n") == ["| 2 |"]
+
+
 def test_every_page_is_in_the_menu() -> None:
     text = (ROOT / "docs/site/conf.py").read_text(encoding="utf-8")
     named = set(" ".join(re.findall(r'^    "\w+": "([\w -]+)",$', text, re.MULTILINE)).split())

@@ -154,10 +154,10 @@ def refuse_empty(command: Any) -> None:
     def parse_args(context: Any, words: list[str]) -> Any:
         given = list(words)  # parsing takes words away
         for name in _options(given, _switches(command)):
-            raise RequestError(f"{name}: expected a value, found an empty word")
+            raise RequestError(f"{name}: expected a value, found an empty string")
         rest = parse(context, words)
         if "" in given:
-            raise RequestError(f"{_argument(context)}: expected a name, found an empty word")
+            raise RequestError(f"{_argument(context)}: expected a name, found an empty string")
         return rest
 
     command.parse_args = parse_args

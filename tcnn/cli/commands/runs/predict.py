@@ -113,9 +113,7 @@ def _show(report: "PredictionReport", out: "Console") -> None:
             table.add_row(*cells)
     out.print(table)
     if len(report.models) == 2 and report.compared is None:
-        out.print(
-            "the models tell other classes apart, so their answers are not counted as the same or not", markup=False
-        )
+        out.print("the models have different classes, so their predictions are not compared", markup=False)
     if report.compared is not None:
         out.print(f"the same first answer on {report.same_first_guess} of {report.compared} images", markup=False)
 
