@@ -26,6 +26,7 @@ _SPOKEN: tuple[tuple[str, str], ...] = (
     (r"--resume --set ", "resume=True, "),
     (r"--content-heads (\d+) \([^)]*--set conversion\.content_heads=\d+\)",
      r"content_heads=\1 (a CNN that is converted on the way: conversion={'content_heads': \1})"),
+    (r"did you mean (\w+)\.(\w+)\?", r"did you mean \1={'\2': …}?"),
     (rf"--no-({FLAGS})\b", r"\1=False"),
     (rf"^--({FLAGS})(?=:)", r"\1"),
     (rf"--({FLAGS})\b(?!-)", r"\1=True"),

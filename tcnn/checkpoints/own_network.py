@@ -15,7 +15,7 @@ from tcnn.errors import RequestError, one_line
 if TYPE_CHECKING:
     from torch import nn
 
-GIVE_SOURCE = "in Python, give its module as `source`"
+GIVE_SOURCE = "in Python, give its module as `source`, as in tcnn.load(FILE, source=MODULE)"
 """Advice of the library; the command line has `--module` for it, where a command has."""
 FORM = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 SHAPE = "expected PACKAGE.MODULE:NAME, as nets.small:build"

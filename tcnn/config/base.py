@@ -40,6 +40,15 @@ SideOrSize = Annotated[Size, BeforeValidator(_square)]
 """The same, of a square also by its side."""
 
 
+def _by_name(value: object) -> object:
+    return str(value).removeprefix("torch.") if type(value).__module__ == "torch" else value
+
+
+TORCHS = BeforeValidator(_by_name)
+"""A device or dtype of torch, which is not loaded here, is taken by its name."""
+Device = Annotated[str, TORCHS]
+
+
 def sides_of(size: int | Size) -> Size:
     """(height, width) of a size as it is given, a side or both, NumPy's numbers too; raises `RequestError`."""
     height, width = size if isinstance(size, Sequence) else (size, size)
@@ -182,9 +191,20 @@ def no_such_key(kind: type[BaseModel], path: tuple[int | str, ...]) -> str:
         return "no such setting; leave it out"
     theirs = _THEIR_NAMES.get(str(path[-1]))
     near = [theirs] if theirs in found.model_fields else []
-    near = near or difflib.get_close_matches(str(path[-1]), found.model_fields, n=1, cutoff=0.5)
+    inner = [name for name, field in found.model_fields.items() if str(path[-1]) in _fields(field.annotation)]
+    near = (
+        near
+        or [f"{name}.{path[-1]}" for name in inner]
+        or difflib.get_close_matches(str(path[-1]), found.model_fields, n=1, cutoff=0.5)
+    )
     hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(found.model_fields)}"
     return f"no such setting; {hint}"
+
+
+def _fields(annotation: object) -> Mapping[str, object]:
+    """The fields of the model that a type is, or holds; none of any other."""
+    model = _model_in(annotation)
+    return {} if model is None else model.model_fields
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:

@@ -3,11 +3,11 @@
 Each is one object for Python, command line, file and HTTP body.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from tcnn.config.base import MOST, NEVER, Frozen, SideOrSize, Size
+from tcnn.config.base import MOST, NEVER, TORCHS, Device, Frozen, SideOrSize, Size
 from tcnn.processes import MOST_WORKERS
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -64,8 +64,10 @@ class EvaluationConfig(Frozen):
     workers: int = Field(
         default=0, ge=0, le=MOST_WORKERS, description="Processes that load images; 0 loads them in the main process."
     )
-    device: str = Field(default="auto", description="Device; `auto` is a GPU if there is one.")
-    amp: Literal["float32", "bfloat16", "float16"] = Field(default="float32", description="Autocast dtype.")
+    device: Device = Field(default="auto", description="Device; `auto` is a GPU if there is one.")
+    amp: Annotated[Literal["float32", "bfloat16", "float16"], TORCHS] = Field(
+        default="float32", description="Autocast dtype."
+    )
     channels_last: bool = Field(default=False, description="Use channels-last memory format.")
     limit: int | None = Field(
         default=None, ge=1, le=NEVER, description="Use at most this many images, the first of every class in turn."

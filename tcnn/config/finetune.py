@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from tcnn.config.base import MOST, MOST_PIXELS, NEVER, Frozen, Side, Size, Temperature
+from tcnn.config.base import MOST, MOST_PIXELS, NEVER, TORCHS, Device, Frozen, Side, Size, Temperature
 from tcnn.config.conversion import ConversionConfig
 from tcnn.processes import MOST_WORKERS
 
@@ -212,8 +212,8 @@ class FinetuneConfig(Frozen):
     )
 
     # Arithmetic.
-    device: str = Field(default="auto", description="`auto` is a GPU if there is one; cpu, cuda, cuda:1, mps.")
-    amp: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+    device: Device = Field(default="auto", description="`auto` is a GPU if there is one; cpu, cuda, cuda:1, mps.")
+    amp: Annotated[Literal["auto", "float32", "bfloat16", "float16"], TORCHS] = Field(
         default="auto", description="Autocast dtype; `auto` is bfloat16 on a GPU and float32 on a CPU."
     )
     channels_last: bool = Field(default=False, description="Use channels-last memory format.")

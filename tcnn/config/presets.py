@@ -52,10 +52,12 @@ def finetune_config(
     file: Path | None = None,
     assignments: Sequence[str] = (),
     options: Mapping[str, object] | None = None,
+    **settings: object,
 ) -> FinetuneConfig:
     """Merge a preset, a YAML or JSON file, ``KEY=VALUE`` assignments and options into one configuration, in this order.
 
-    Nested settings are written with dots: ``conversion.stride=remove``. Raises `RequestError` with one line.
+    Settings as keywords are options: ``finetune_config("quick", epochs=10)``. Nested settings are written with dots:
+    ``conversion.stride=remove``. Raises `RequestError` with one line.
     """
     if not isinstance(preset, str) or preset not in PRESETS:
         raise RequestError(f"--preset: expected one of {', '.join(PRESETS)}, found {preset!r}")
@@ -64,7 +66,7 @@ def finetune_config(
         file = path_of(file, "file")
         _merge(values, _read(file))
     _merge(values, assigned(assignments))
-    _merge(values, dict(options or {}))
+    _merge(values, {**(options or {}), **settings})
     made = _shortened(PRESETS[preset], values.get("epochs"))
     _merge(made, values)
     return build(FinetuneConfig, made)

@@ -90,6 +90,25 @@ def test_other_libraries_names_are_known(theirs: str, ours: str) -> None:
         build(EvaluationConfig, {theirs: 1})
 
 
+def test_a_setting_of_the_conversion_is_known_for_one(tmp_path: Path) -> None:
+    with pytest.raises(
+        RequestError, match=r"^content_heads: no such setting; did you mean conversion\.content_heads\?$"
+    ):
+        build(FinetuneConfig, {"content_heads": 4})
+    with pytest.raises(RequestError, match=r"did you mean conversion=\{'content_heads': …\}\?$"):
+        tcnn.finetune(PlainNet(), tmp_path, out=tmp_path / "run", content_heads=4)
+    assert tcnn.finetune_config("quick", epochs=3, conversion={"content_heads": 2}).conversion.content_heads == 2
+    assert tcnn.finetune_config("quick", options={"epochs": 4}, lr=0.5).epochs == 4
+
+
+def test_torchs_devices_and_dtypes_are_taken_by_name() -> None:
+    for kind in (FinetuneConfig, EvaluationConfig):
+        made = build(kind, {"device": torch.device("cuda:1"), "amp": torch.bfloat16})
+        assert (made.device, made.amp) == ("cuda:1", "bfloat16")
+        with pytest.raises(RequestError, match=r"^amp: .* got 'int8'|^amp: .*torch\.int8"):
+            build(kind, {"amp": torch.int8})
+
+
 def test_what_a_training_returned_is_told_from_a_model(model: nn.Module) -> None:
     trained = SimpleNamespace(best="run/best.safetensors", out="run")
     with pytest.raises(RequestError, match=r"take its \.best"):
