@@ -183,7 +183,7 @@ def test_single_images_of_an_evaluation(server: Server, story: Finished, open_pa
     page = open_page(f"{server.url}/#/jobs/{story.compared.job}")
     accuracy = page.get_by_role("region", name="Accuracy by model").get_by_role("row")
     expect(accuracy.nth(1)).to_contain_text("30% to 90%")  # four of six
-    apart = page.get_by_role("region", name="Accuracy less that of resnet18").get_by_role("row")
+    apart = page.get_by_role("region", name="Accuracy relative to resnet18").get_by_role("row")
     expect(apart.first).to_have_text(re.compile("Model.*Pixels.*Top-1.*Corrupted"))
     expect(apart.nth(1)).to_contain_text("+25.0")
     card = page.locator(".card", has=page.get_by_role("heading", name="Image by image"))
