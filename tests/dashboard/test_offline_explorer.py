@@ -228,7 +228,7 @@ def test_a_person_looks(
     page.route("**/model.onnx", lambda route: route.fulfill(status=404, body=""))
     page.goto(url)
     alert = page.get_by_role("alert")
-    expect(alert).to_contain_text("model.onnx: the file server answers 404; copy the whole folder")
+    expect(alert).to_contain_text("model.onnx: the file server answered 404; copy the whole folder")
     page.unroute("**/model.onnx")
     alert.get_by_role("button", name="Try again").click()
     expect(page.locator(".tile")).to_have_count(9)

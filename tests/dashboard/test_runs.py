@@ -57,7 +57,7 @@ def test_runs_are_named_found_and_sorted(server: Server, story: Two, open_page: 
     named = story.house.store.get(story.cancelled.id)
     assert (named.name, named.tags) == ("<b>the first", ("old", "ablation"))
 
-    page.get_by_role("button", name="Without the tag old").click()
+    page.get_by_role("button", name="Remove the filter by tag old").click()
     expect(rows).to_have_count(6)
     page.get_by_label("Search").fill("FIRST ablation")
     expect(rows).to_have_count(1)

@@ -110,7 +110,7 @@ def test_the_accuracy_is_that_of_the_model_that_was_kept(server: Server, story: 
 @pytest.mark.slow  # words, one page
 def test_of_a_data_set_that_is_not_divided_no_split_was_measured(server: Server, story: Named, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/jobs/{story.whole}")
-    expect(page.get_by_text("20 images of pets & others.zip: all of them, for it is not divided.")).to_be_visible()
+    expect(page.get_by_text("20 images of pets & others.zip: all of them, since it has no splits.")).to_be_visible()
     accuracy = page.get_by_role("region", name="Accuracy by model").get_by_role("row").nth(1).get_by_role("cell").nth(1)
     _, low, high = scores.share(13, 20)
     expect(accuracy).to_have_text(f"65%{low:.0%} to {high:.0%}")
