@@ -18,6 +18,10 @@ from tcnn.data.image_set import ImageSet, open_dataset, split_off
 from tcnn.data.sources.names import seen_from_here
 from tcnn.errors import RequestError
 
+Given = Mapping[str, nn.Module]
+"""Modules by the names that they are compared under."""
+NONE_GIVEN: Given = {}
+
 
 class Training(NamedTuple):
     """What a checkpoint says of the data that it was trained on."""
@@ -43,11 +47,13 @@ class Unseen(NamedTuple):
     """Models that were trained on some of them: nothing can be said about others from these."""
 
 
-def trainings_of(name: str) -> tuple[Training, ...]:
+def trainings_of(name: str | nn.Module) -> tuple[Training, ...]:
     """What a checkpoint of a run says, the latest training first, then those of the model that it began with.
 
-    Empty for any other model, and for what cannot be read.
+    So does a module that was loaded from one. Empty for any other model, and for what cannot be read.
     """
+    if isinstance(name, nn.Module):
+        return trainings_in(record_kept(name))
     file = checkpoint_file(name)
     if file is None:
         return ()
@@ -69,18 +75,21 @@ def trainings_in(record: Mapping[str, Any] | None) -> tuple[Training, ...]:
         return ()
 
 
-def measured_by_default(models: Sequence[str], weights: Path | None = None) -> str:
+def measured_by_default(models: Sequence[str], weights: Path | None = None, given: Given = NONE_GIVEN) -> str:
     """The data set that the first model with a record was validated on, or held a part of out.
 
-    `weights`: the file that the one model's weights are loaded from, whose record counts then.
+    `weights`: the file that the one model's weights are loaded from, whose record counts then. `given`: the modules
+    among the models.
 
     Raises `RequestError` if none of them says, and what opening one of them raises if there is none of its name.
     """
-    for name in _files(models, weights):
+    for name in _files(models, weights, given):
         if found := trainings_of(name):
-            return _seen_from_here(found[0].val or found[0].data, name)
-    for name in models:
-        check_exists(name)
+            data = found[0].val or found[0].data
+            return data if isinstance(name, nn.Module) else _seen_from_here(data, name)
+    for own in models:
+        if own not in given:
+            check_exists(own)
     raise RequestError(
         f"--data: expected a data set to measure on, for {', '.join(models)} does not say what it was trained on"
     )
@@ -102,11 +111,12 @@ def unseen(
     opening: Callable[[], ImageSet],
     known_as: str | None = None,
     weights: Path | None = None,
+    given: Given = NONE_GIVEN,
 ) -> Unseen:
     """Which images of a data set the models have not been trained on; `opening` opens it, if that must be known.
 
     Runs may have recorded it under the name `known_as` instead of where it lies, or it was moved since: then its images
-    tell. `weights` is as for `measured_by_default`.
+    tell. `weights` and `given` are as for `measured_by_default`.
 
     Raises `RequestError` for models that have held out different parts of it.
     """
@@ -114,7 +124,7 @@ def unseen(
     trained_on = []
     train: ImageSet | None = None
     prints: tuple[str, str] | None = None
-    for name, file in zip(models, _files(models, weights), strict=True):
+    for name, file in zip(models, _files(models, weights, given), strict=True):
         trainings = trainings_of(file)
         here = [one for one in trainings if one.data == known_as or same(one.data, data)]
         if not here and any(one.images for one in trainings):
@@ -187,9 +197,9 @@ def _numbered(data: ImageSet, names: Sequence[str]) -> ImageSet:
     return again
 
 
-def _files(models: Sequence[str], weights: Path | None) -> Sequence[str]:
+def _files(models: Sequence[str], weights: Path | None, given: Given) -> Sequence[str | nn.Module]:
     """What says what the models learned from: themselves, or the file of the weights of the one that there is."""
-    return models if weights is None else [str(weights)]
+    return [given.get(name, name) for name in models] if weights is None else [str(weights)]
 
 
 def only(images: ImageSet, files: frozenset[str] | None) -> ImageSet:

@@ -128,8 +128,10 @@ def test_in_python_and_in_notebooks(
     assert [row.model for row in alone.rows] == [checkpoint]
     assert alone.rows[0].clean is not None and alone.rows[0].clean.images == 3
     assert capsys.readouterr() == ("", ""), "where there is no terminal no bar is drawn"
-    for wrong, found in ((torch.nn.Identity(), "Identity"), ([checkpoint, 3], "int")):
-        with pytest.raises(RequestError, match=f"models: expected names, .* a value of type {found}; tcnn.evaluate"):
+    for wrong, found in ((None, "NoneType"), ([checkpoint, 3], "int")):
+        with pytest.raises(
+            RequestError, match=f"models: expected names, .* or modules, found a value of type {found}$"
+        ):
             tcnn.compare(wrong, pictures)  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="no model to evaluate"):
         tcnn.compare([])

@@ -1,5 +1,6 @@
 """What a run has held out is measured, and nothing that it has learned from."""
 
+import copy
 import shutil
 import warnings
 from collections.abc import Callable
@@ -201,6 +202,30 @@ def test_what_a_run_was_validated_on_is_the_default(place: Path, monkeypatch: py
     with pytest.raises(RequestError, match=r"--data: expected a data set to measure on, for resnet18 does not say"):
         measured_by_default(["resnet18"])
     assert trainings_of("resnet18") == trainings_of(str(place / "tenth" / "config.json")) == ()
+
+
+def test_modules_are_compared_as_the_runs_that_they_come_from(place: Path) -> None:
+    one, other = checkpoint(place, "tenth"), checkpoint(place, "other")
+    model = tcnn.load(one).train()
+    by_name, found = (tcnn.compare(given, config=CPU, quiet=True) for given in (one, model))
+    assert model.training
+    assert (found.held_out, found.images, found.data) == (True, 6, str(place / "photos"))
+    assert found.rows[0].clean is not None
+    assert by_name.rows[0].clean is not None
+    assert found.rows[0].clean.top1 == by_name.rows[0].clean.top1
+    with pytest.raises(RequestError, match="test_resnet and test_resnet 2 were trained on different parts of it"):
+        tcnn.compare([model, tcnn.load(other)], place / "photos", CPU)
+    both = tcnn.compare([one, model, tcnn.load(one)], config=CPU, quiet=True)
+    assert [row.model for row in both.rows] == [one, "test_resnet", "test_resnet 2"]
+    with pytest.raises(RequestError, match="data: expected a data set to measure on, for ResNet does not say"):
+        tcnn.compare(_without_a_record(model), config=CPU)
+
+
+def _without_a_record(model: nn.Module) -> nn.Module:
+    bare = copy.deepcopy(model)
+    del bare.training_record
+    bare.pretrained_cfg = None  # type: ignore[assignment]
+    return bare
 
 
 def test_in_python_a_model_says_that_it_learned_from_what_it_is_measured_on(place: Path, tmp_path: Path) -> None:

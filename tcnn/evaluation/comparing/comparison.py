@@ -1,12 +1,15 @@
 """Compare several models on one data set: image sizes, corruptions, ImageNet variants."""
 
+import copy
 import gc
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import nn
 
 from tcnn.arguments import typed
@@ -35,7 +38,8 @@ from tcnn.evaluation.comparing.single_images import Looked, changes, mistakes
 from tcnn.evaluation.evaluate import NAMED_UNREADABLE
 from tcnn.evaluation.outcomes import Observer
 from tcnn.evaluation.scores import Evaluation
-from tcnn.models.running import usable_device
+from tcnn.models.checks import unwrapped
+from tcnn.models.running import place_of, usable_device
 from tcnn.models.trace import input_settings, input_shape, output_count, parameter_count
 
 
@@ -50,7 +54,7 @@ class Measured(NamedTuple):
 
 @typed()
 def compare(
-    models: str | Path | Sequence[str | Path],
+    models: str | Path | nn.Module | Sequence[str | Path | nn.Module],
     data: str | Path | None = None,
     config: EvaluationConfig | None = None,
     *,
@@ -64,7 +68,8 @@ def compare(
     """Evaluate every model at every size, clean and corrupted, and compare each with the first, image by image.
 
     Args:
-        models: tcnn checkpoints (files, runs, hub-layout directories), timm names, `local-dir:PATH`, `hf-hub:ORG/NAME`.
+        models: tcnn checkpoints (files, runs, hub-layout directories), timm names, `local-dir:PATH`, `hf-hub:ORG/NAME`;
+            or modules, which are told by the names of their architectures, and are not changed.
         data: as for `open_dataset`, or an ImageNet-C folder; by default what the first model was validated on.
         config: the settings; keywords go over it: ``compare(["runs/cnn", "runs/tcnn"], corruptions=("fog",))``.
         weights: the file from which `opening` loads those of the one model, which says what they learned from.
@@ -79,24 +84,36 @@ def compare(
     `EnvironmentFailure` when the device or its memory does not suffice.
     """
     config = build(EvaluationConfig, options, config)
-    names = _names(models)
-    spec = held_out.measured_by_default(names, weights) if data is None else str(data)
-    with counted_images(quiet) if progress is None else nullcontext(progress) as count:
-        return _compare(names, spec, config, count, known_as, opening, weights)
+    named = _named(models)
+    names, given = [name for name, _ in named], {name: model for name, model in named if model is not None}
+    spec = held_out.measured_by_default(names, weights, given) if data is None else str(data)
+    with counted_images(quiet) if progress is None else nullcontext(progress) as counted:
+        return _compare(names, spec, config, counted, known_as, opening, weights, given)
 
 
-def _names(models: object) -> list[str]:
-    given = [models] if isinstance(models, str | Path) else models
-    if not isinstance(given, list | tuple):
-        raise RequestError(
-            f"models: expected names, files or directories of models, found a value of type {type(models).__name__}; "
-            "tcnn.evaluate measures a module"
-        )
-    if wrong := [model for model in given if not isinstance(model, str | Path)]:
-        return _names(wrong[0])
+def _named(models: object) -> list[tuple[str, nn.Module | None]]:
+    """The models by name, with those that are modules; of one architecture they are numbered."""
+    given = list(models) if isinstance(models, list | tuple) else [models]
+    for model in given:
+        if not isinstance(model, str | Path | nn.Module):
+            raise RequestError(
+                "models: expected names, files or directories of models, or modules, found a value of type "
+                f"{type(model).__name__}"
+            )
     if not given:
         raise RequestError("no model to evaluate; name a checkpoint or a timm model")
-    return [str(model) for model in given]
+    named: list[tuple[str, nn.Module | None]] = []
+    known = {str(model) for model in given if not isinstance(model, nn.Module)}
+    for model in given:
+        if isinstance(model, nn.Module):
+            module = unwrapped(model, only_run=True)
+            own = str((getattr(module, "pretrained_cfg", None) or {}).get("architecture") or type(module).__name__)
+            name = next(name for name in chain([own], (f"{own} {number}" for number in count(2))) if name not in known)
+            known.add(name)
+            named.append((name, module))
+        else:
+            named.append((str(model), None))
+    return named
 
 
 def _compare(
@@ -107,6 +124,7 @@ def _compare(
     known_as: str | None,
     opening: Opener,
     weights: Path | None,
+    given: held_out.Given,
 ) -> Comparison:
     started = time.monotonic()
     device = usable_device(config.device)
@@ -116,7 +134,7 @@ def _compare(
     unseen = (
         held_out.Unseen(None, ())
         if passes[0].folder
-        else held_out.unseen(models, data, lambda: opened(None), known_as, weights)
+        else held_out.unseen(models, data, lambda: opened(None), known_as, weights, given)
     )
     opened.restrict(unseen.files)
     first = opened(passes[0].folder)
@@ -130,7 +148,7 @@ def _compare(
     layouts: list[imagenet.Layout] = []
     for name in models:
         counter.describe(f"loading {name}")
-        model = opening(name).to(device)
+        model = _on(given[name], device) if name in given else opening(name).to(device)
         outputs = _outputs(model, name)
         layouts.append(_layout(config, passes, first.class_names, outputs))
         classes = imagenet.map_classes(name, data, layouts[-1], first.class_names, outputs, label_names(model))
@@ -158,6 +176,11 @@ def _compare(
         differences=paired_differences([[one.answers for one in of_model] for of_model in measured]),
         changes=changes([one.looked for one in all_measured if one.looked is not None], config.examples),
     )
+
+
+def _on(model: nn.Module, device: torch.device) -> nn.Module:
+    """The module, or where it is on another device a copy there."""
+    return model if place_of(model) == device else copy.deepcopy(model).to(device)
 
 
 class _Measurement:
