@@ -83,9 +83,9 @@ def is_joined(name: str) -> bool:
 def _own() -> Any:
     """The commands of this package, made once in a process: to make them takes as long as a short command."""
     group: Any = typer.main.get_command(app)
+    help_page.without_values(group)
     for name, command in group.commands.items():
         help_page.group(command)
-        help_page.without_values(command)
         spellings.add(command)
         _refusing(command, name)
     return group
@@ -109,6 +109,7 @@ def _load(entry: EntryPoint) -> Any:
     lines = getattr(sys.modules[entry.module], "EXAMPLES", None)
     if lines:
         command.epilog = help_page.listed(lines)
+    help_page.without_values(command)
     _refusing(command, entry.name)
     return command
 

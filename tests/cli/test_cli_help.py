@@ -48,6 +48,11 @@ def test_examples_of_the_service_can_be_typed(command: str, tcnn: Run) -> None:
         assert inner.make_context(name, rest)
 
 
+@pytest.mark.parametrize("command", [(), ("serve",), ("jobs",), ("jobs", "submit", "finetune"), ("keys", "create")])
+def test_switches_of_tcnn_and_of_the_service_take_no_value(command: tuple[str, ...], tcnn: Run) -> None:
+    assert "<bool>" not in tcnn(*command, "--help").out
+
+
 def test_every_command_of_the_library_has_examples() -> None:
     assert set(EXAMPLES) == set(command_group(["convert"]).commands)
 

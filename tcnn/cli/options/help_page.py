@@ -35,7 +35,10 @@ FEW = 6
 
 
 def without_values(command: Any) -> None:
-    """Have help name no value for a switch, which takes none; `--help` itself is made when it is asked for."""
+    """Have help name no value for a switch, which takes none; `--help` itself is made when it is asked for.
+
+    Of a group also those of its commands.
+    """
     own = command.get_help_option
 
     def help_option(context: Any) -> Any:
@@ -48,6 +51,8 @@ def without_values(command: Any) -> None:
     for parameter in command.params:
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""
+    for inner in getattr(command, "commands", {}).values():
+        without_values(inner)
 
 
 def group(command: Any) -> None:
