@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tcnn.arguments import at_least, typed
 from tcnn.checkpoints.files import label_names
+from tcnn.checkpoints.opening import open_model
 from tcnn.config.base import sides_of
 from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.data.loader import Batch, EvaluationLoader
@@ -68,7 +69,7 @@ class _ProcessResult(NamedTuple):
 
 @typed()
 def evaluate(
-    model: nn.Module,
+    model: nn.Module | str | Path,
     data: ImageSet | str | Path | Opened,
     *,
     size: int | tuple[int, int] | None = None,
@@ -91,6 +92,7 @@ def evaluate(
     """Evaluate top-1, top-5 and cross-entropy of a model on a data set; the model is not changed.
 
     Args:
+        model: a module, or the name of one as `tcnn evaluate` takes it.
         data: an opened data set; or what `open_dataset` takes, whose validation split is measured, if it has one.
         size: side, or (height, width), in pixels that the images are cropped to; default the model's own.
         crop_pct: the crop's share of the resized image; default the model's own.
@@ -114,6 +116,8 @@ def evaluate(
 
     Raises: `RequestError` when classes and outputs do not fit, or no image can be read.
     """
+    if isinstance(model, str | Path):
+        model = open_model(str(model))
     unwrapped(model, only_run=True)  # refused is what cannot be run; a wrapper runs as it is
     refuse_without_values(model, "evaluate")
     if amp not in get_args(Amp):
@@ -126,7 +130,9 @@ def evaluate(
     if world > 1 and not (dist.is_available() and dist.is_initialized()):
         raise RequestError(f"evaluate: {world} processes need torch.distributed.init_process_group first")
     if isinstance(model, DistributedDataParallel):
-        model = model.module  # its forward would wait for the other processes, whose batches may be fewer
+        model = model.get_submodule(
+            "module"
+        )  # its forward would wait for the other processes, whose batches may be fewer
     if warn and rank == 0 and (learned := learned_note(model, data)):
         warn_caller(learned)
     place = usable_device(device) if device is not None else place_of(model)
@@ -173,16 +179,9 @@ def transform_for(
 
 
 def _count(
-    model: nn.Module,
-    loader: EvaluationLoader,
-    data: ImageSet,
-    device: torch.device,
-    amp: Amp,
-    channels_last: bool,
-    class_subset: Sequence[int] | None,
-    progress: Progress,
-    observe: Observe | None,
-) -> _ProcessResult:
+    model: nn.Module, loader: EvaluationLoader, data: ImageSet, device: torch.device, amp: Amp, channels_last: bool,
+    class_subset: Sequence[int] | None, progress: Progress, observe: Observe | None,
+) -> _ProcessResult:  # fmt: skip
     """Evaluate this process's images. The device is not synchronised before the last batch."""
     started = time.perf_counter()
     columns = None if class_subset is None else _indices(class_subset, device)

@@ -221,6 +221,13 @@ def test_modules_are_compared_as_the_runs_that_they_come_from(place: Path) -> No
         tcnn.compare(_without_a_record(model), config=CPU)
 
 
+def test_a_run_is_evaluated_by_its_name(place: Path) -> None:
+    with pytest.warns(UserWarning, match="learned from 18 of these 24 images"):
+        by_name = tcnn.evaluate(Path(checkpoint(place, "tenth")), place / "photos", quiet=True)
+    module = tcnn.evaluate(tcnn.load(checkpoint(place, "tenth")), place / "photos", warn=False)
+    assert (by_name.top1, by_name.loss) == (module.top1, module.loss)
+
+
 def _without_a_record(model: nn.Module) -> nn.Module:
     bare = copy.deepcopy(model)
     del bare.training_record
