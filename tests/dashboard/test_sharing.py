@@ -97,7 +97,7 @@ def test_the_system_of_one_tenant(server: Server, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/system")
     page.get_by_label("API key").fill("key-of-the-owner")
     page.get_by_role("button", name="Use this key").click()
-    expect(page.get_by_text("What is local’s")).to_be_visible()
+    expect(page.get_by_text("Tenant local")).to_be_visible()
     expect(page.get_by_text("are shown only with an admin key")).to_be_visible()
     expect(page.get_by_text("Disk free")).to_have_count(0)
     assert inaccessible(page) == []
