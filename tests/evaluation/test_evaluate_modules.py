@@ -108,8 +108,10 @@ def test_weights_in_another_dtype(model: nn.Module, data: ImageSet, dtype: torch
 
 
 def test_what_is_no_model_or_has_no_values(model: nn.Module, data: ImageSet) -> None:
-    with pytest.raises(RequestError, match=r"^model: expected a module, found 'resnet18'; load it by tcnn\.load or"):
-        evaluate("resnet18", data)
+    with pytest.raises(RequestError, match=r"^model: expected a module, found a value of type int; "):
+        evaluate(3, data)  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="nosuch_model"):
+        evaluate("nosuch_model", data)
     with pytest.raises(RequestError, match=r"expected values to evaluate, found none: .* is on the meta device"):
         evaluate(copy.deepcopy(model).to("meta"), data)
 
