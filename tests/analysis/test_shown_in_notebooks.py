@@ -18,6 +18,7 @@ from PIL import Image
 import tcnn
 from tcnn.analysis.pages.page import Page
 from tcnn.errors import OutputError, RequestError
+from tcnn.evaluation.comparing.before_after import BeforeAfter
 
 PARTS = ("combined", "content", "positional")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -67,7 +68,9 @@ def test_plots_are_written_once(tmp_path: Path) -> None:
     assert plots.save(tmp_path / "new", kinds=("svg",), force=True) == files
 
 
-@pytest.mark.parametrize("wrong", [3, None, ["run"], "no such run", torch.zeros(1)])
+@pytest.mark.parametrize(
+    "wrong", [3, None, ["run"], "no such run", torch.zeros(1), BeforeAfter(images=1, rows=[], differences=[])]
+)
 def test_what_has_no_plots(wrong: Any) -> None:
     with pytest.raises(RequestError, match="expected"):
         tcnn.plots(wrong)

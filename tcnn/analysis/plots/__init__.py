@@ -3,11 +3,12 @@
 Whether they can be drawn is asked here, before any work is done: their libraries are of the extra `plots`.
 """
 
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from tcnn.analysis.records import Inspection
 from tcnn.errors import EnvironmentFailure, RequestError, shorten
@@ -51,8 +52,9 @@ def plots(of: "Inspection | Comparison | str | Path") -> "Gallery":
 
     if isinstance(of, Inspection):
         return gallery.Gallery(gallery.inspection_plots(of))
-    if isinstance(of, BaseModel) and "differences" in type(of).model_fields:  # a Comparison, whose module loads torch
-        return gallery.Gallery(gallery.evaluation_plots(EvaluationFile.model_validate(of.model_dump()).rows))
+    if isinstance(of, BaseModel):  # a Comparison is known by its fields: its module loads torch
+        with suppress(ValidationError):
+            return gallery.Gallery(gallery.evaluation_plots(EvaluationFile.model_validate(of.model_dump()).rows))
     if not isinstance(of, str | Path):
         raise RequestError(
             "plots: expected what tcnn.inspect or tcnn.compare returned, a run's directory, or a file of "
