@@ -90,7 +90,8 @@ def parts(device: str) -> list[Part]:
     def networks(group: str, limit: float, *options: str) -> Part:
         small = ("--base", "test_resnet", "--size", "64", "--batch", "1", "--rounds", "1")
         common = small if dry else ("--batch", "128", "--rounds", "9")
-        name = f"networks_{group}" + ("_compiled" if options else "") + ("_graphs" if "--graphs" in options else "")
+        ways = [way for way in ("graphs", "transparent") if f"--{way}" in options]
+        name = "_".join([f"networks_{group}", *(["compiled"] if options else []), *ways])
         return script(name, "models.throughput", limit, "--groups", group, *common, *options)
 
     def training_loop() -> Part:
@@ -103,10 +104,11 @@ def parts(device: str) -> list[Part]:
     memory = "72x8x2" if dry else "512x32x16"
     return [
         tested("layer", "kernels", "materialised", "execution", "training"),
+        *(() if dry else (networks("stride-removed", 240, *compiled, "--graphs"),)),
         *(layer(shape) for shape in (("72x6x2",) if dry else ("512x14x256", "512x7x256", "512x32x16", "512x14x32"))),
         networks("stride-removed", 60),
         networks("stride-removed", 240, *compiled),
-        *(() if dry else (networks("stride-removed", 240, *compiled, "--graphs"),)),
+        *(() if dry else (networks("stride-removed", 240, *compiled, "--transparent"),)),
         networks("stride-kept", 60),
         script("memory", "layer.gpsa", 90, "--measure", "memory", "growth", "--memory-shape", memory),
         networks("botnet", 60),

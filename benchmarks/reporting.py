@@ -104,7 +104,8 @@ def networks_of_a_gpu(rows: list[Result]) -> str:
 def _execution(row: Result) -> str:
     if not row["compiled"]:
         return "eager"
-    return "compiled, replayed" if row.get("graphs") else "compiled"
+    ways = {"graphs": "replayed", "transparent": "transparent operators"}
+    return ", ".join(["compiled", *(told for way, told in ways.items() if row.get(way))])
 
 
 def _pair(row: Result, *more: str) -> tuple[str, ...]:

@@ -1,13 +1,14 @@
 """Images per second of whole networks, for inference and for a training step, side by side in one run.
 
     python -m benchmarks.models.throughput [--device cpu|cuda] [--threads 2] [--batch 4] [--rounds 9] [--size 224]
-                                    [--groups stride-removed stride-kept …] [--compile] [--graphs]
+                                    [--groups stride-removed stride-kept …] [--compile] [--graphs] [--transparent]
 
 Every network is run in turn, round by round; ratios are medians over the rounds. The pairs that matter: a T-CNN of the
 paper (stride removed, τ = 1) beside the same CNN without its stride; a conversion that has not been trained beside its
 CNN. Beside them timm's own networks with attention, each with the network that it is a variant of. On a GPU everything
 is bfloat16 and channels-last, and timed between events on its stream; `--compile` compiles every network, `--graphs`
-replays what was compiled as CUDA graphs (`mode="reduce-overhead"`), where the host costs nothing. The floor of a
+replays what was compiled as CUDA graphs (`mode="reduce-overhead"`), where the host costs nothing, `--transparent` lets
+the compiler see what is in an attention layer's operators (`tcnn/layers/triton/custom_operator.py`). The floor of a
 network is the larger of two times: its multiply-adds at the speed of the best large matrix product of the same run; and
 what its convolutions, matrices and attention layers read and write, each once, at that of the best large copy.
 Results go to `benchmarks/results/throughput_DEVICE.json`.
@@ -15,6 +16,7 @@ Results go to `benchmarks/results/throughput_DEVICE.json`.
 
 import argparse
 import json
+import os
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -177,7 +179,8 @@ def measure(entries: dict[str, Entry], options: argparse.Namespace, best: Ceilin
             least = floor(cost[name], options.batch, inputs[name].itemsize, training, best)
             row: dict[str, Any] = {
                 "network": name, "what": "training step" if training else "inference",
-                "compiled": bool(options.compile), "graphs": options.graphs, "size": sizes[name],
+                "compiled": bool(options.compile), "graphs": options.graphs, "transparent": options.transparent,
+                "size": sizes[name],
                 "images_per_second": round(options.batch / middle, 2),
                 "giga_multiply_adds": round(cost[name].multiply_adds / 1e9, 2),
                 "megabytes": round(inputs[name].itemsize * (cost[name].traffic + cost[name].weights) / 1e6, 2),
@@ -202,11 +205,15 @@ def main() -> None:
     parser.add_argument("--groups", nargs="+", choices=groups(""), default=list(groups("")), help="default: all")
     parser.add_argument("--compile", nargs="?", const="inductor", metavar="BACKEND", help="default: inductor")
     parser.add_argument("--graphs", action="store_true", help="with --compile: replay CUDA graphs")
+    parser.add_argument("--transparent", action="store_true", help="with --compile: operators that compilers look into")
     parser.add_argument("--channels-last", action=argparse.BooleanOptionalAction, help="default: on a GPU")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.graphs and options.compile != "inductor":
         parser.error("--graphs: CUDA graphs are made by the backend inductor, expected --compile beside it")
+    if options.transparent and not options.compile:
+        parser.error("--transparent: only a compiler looks into operators, expected --compile beside it")
+    os.environ["TCNN_TRANSPARENT_OPERATORS"] = "1" if options.transparent else "0"
     if options.channels_last is None:
         options.channels_last = options.device != "cpu"
     torch.set_num_threads(options.threads)

@@ -57,8 +57,12 @@ def test_the_tuner_finds_all_implementations_alike(side: int, fused: bool, devic
     assert list(chosen) == ["in chunks materialised"]
 
 
+@pytest.mark.parametrize("transparent", [False, True])
 @pytest.mark.parametrize("mode", ["eager", "autocast"])
-def test_compiled_to_one_graph(mode: str, device: torch.device) -> None:
+def test_compiled_to_one_graph(
+    mode: str, transparent: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TCNN_TRANSPARENT_OPERATORS", str(int(transparent)))
     dtype = torch.float32 if mode == "autocast" else torch.bfloat16
     layer, x = (
         one.to(device) for one in make(Case(kernel=(3, 3), size=(14, 14), width=56, channels=WIDE, dtype=dtype))

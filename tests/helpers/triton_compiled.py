@@ -133,7 +133,7 @@ def compile_materialised_for(name: str, side: int, head: int, dtype: torch.dtype
     row = 18 * head
     numbers = {
         "pitch": sizes.pitch, "heads": 9, "taps": 9, "queries_here": side**2, "keys_here": side**2, "images": 256,
-        "query_rows": sizes.pitch, "query_pixel": row, "key_pixel": row, "query_head": head, "key_head": head,
+        "query_rows": sizes.pitch, "query_pixel": row, "key_pixel": row, "first_key": 9 * head,
     }  # fmt: skip
     signature, known, multiples = {}, {}, {}
     for place, argument in enumerate(kernel.arg_names):
@@ -156,6 +156,6 @@ def compile_materialised_for(name: str, side: int, head: int, dtype: torch.dtype
 
 
 _MATRICES = (
-    "query", "key", "maps", "grad_maps", "grad_query", "grad_key", "gating", "temperature", "gate_temperature", "raws",
+    "query", "key", "maps", "grad_maps", "grads", "gating", "temperature", "gate_temperature", "raws",
     "centres", "grad_gating", "grad_raws", "grad_centres",
 )  # fmt: skip

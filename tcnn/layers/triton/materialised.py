@@ -60,7 +60,7 @@ class _Attention(torch.autograd.Function):
             return *backward(inputs, kept, ctx.sizes, gradient, wanted), None, None
 
 
-def forward(inputs: Inputs, sizes: Sizes) -> tuple[Tensor, Kept]:
+def forward(inputs: Inputs, sizes: Sizes, launcher: launches.Launcher = launches.itself) -> tuple[Tensor, Kept]:
     """Output tokens, and what the backward pass needs."""
     tokens = _padded(inputs.tokens, sizes.pitch)
     if inputs.asking is None:
@@ -69,7 +69,7 @@ def forward(inputs: Inputs, sizes: Sizes) -> tuple[Tensor, Kept]:
         assert inputs.key is not None  # noqa: S101 - it is stacked only where queries are keys
         queries, keys = F.linear(inputs.asking, inputs.query), F.linear(tokens, inputs.key)
     values = tokens if inputs.value is None else F.linear(tokens, inputs.value)
-    maps, lse = launches.maps(*_split(queries, keys), inputs.position, sizes)
+    maps, lse = launches.maps(queries, keys, inputs.position, sizes, launcher)
     mixed = torch.bmm(maps, values)
     out = F.linear(mixed.view(len(tokens) * prod(sizes.query), -1), inputs.proj, inputs.bias)
     values = tokens.new_empty(0) if inputs.value is None else values
@@ -78,24 +78,14 @@ def forward(inputs: Inputs, sizes: Sizes) -> tuple[Tensor, Kept]:
 
 def _padded(tokens: Tensor, rows: int) -> Tensor:
     """Tokens, and zeros up to so many rows; contiguous."""
-    images, count, channels = tokens.shape
-    if count == rows:
-        return tokens.contiguous()
-    found = tokens.new_empty(images, rows, channels)
-    found[:, :count].copy_(tokens)
-    found[:, count:].zero_()
-    return found
+    more = rows - tokens.shape[1]
+    return F.pad(tokens, (0, 0, 0, more)) if more else tokens.contiguous()
 
 
-def _split(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and keys, (B, …, K·d) each, as views."""
-    if keys.numel():
-        return queries, keys
-    half = queries.shape[2] // 2
-    return queries[:, :, :half], queries[:, :, half:]
-
-
-def backward(inputs: Inputs, kept: Kept, sizes: Sizes, gradient: Tensor, wanted: list[bool]) -> tuple[Optional, ...]:
+def backward(
+    inputs: Inputs, kept: Kept, sizes: Sizes, gradient: Tensor, wanted: list[bool],
+    launcher: launches.Launcher = launches.itself,
+) -> tuple[Optional, ...]:  # fmt: skip
     """Gradients of the wanted ones of the inputs, None of the others; that of the tokens is cut out of a larger one."""
     want = Inputs(*wanted)  # type: ignore[arg-type]
     tokens, (images, _, channels) = kept.tokens, kept.tokens.shape
@@ -112,12 +102,10 @@ def backward(inputs: Inputs, kept: Kept, sizes: Sizes, gradient: Tensor, wanted:
     grad_maps = torch.bmm(grad_mixed, values.transpose(1, 2))
     grad_values = torch.bmm(kept.maps.transpose(1, 2), grad_mixed).flatten(0, 1)
     del grad_mixed
-    grad_queries, grad_keys = torch.empty_like(kept.queries), torch.empty_like(kept.keys)
     moving = bool(want.gating or want.raws or want.centres)
-    of_position = launches.gradients(
-        *_split(kept.queries, kept.keys), inputs.position, grad_maps, kept.lse, _split(grad_queries, grad_keys), sizes,
-        moving,
-    )  # fmt: skip
+    grad_queries, grad_keys, of_position = launches.gradients(
+        kept.queries, kept.keys, inputs.position, grad_maps, kept.lse, sizes, moving, launcher
+    )
     del grad_maps
     if of_position is not None:
         found |= dict(zip(("gating", "raws", "centres"), of_position, strict=True))

@@ -39,7 +39,7 @@ def _store_vectors(tokens, found, pixels, inside, stride, HEAD: tl.constexpr, WI
 @triton.jit
 def forward(
     query, key, table, gating, temperature, maps, lse,
-    query_image, query_head, query_pixel, key_image, key_head, key_pixel,
+    query_image, query_pixel, key_image, key_pixel,
     images, heads, taps, queries_here, keys_here, pitch, steps, sinks, scale,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, HEAD: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
@@ -49,8 +49,8 @@ def forward(
     head = program // images % heads
     begin = program // (images * heads) * steps * QUERIES
     g = gate_of(gating, temperature, head, taps)
-    query += image * query_image + head * query_head
-    key += image * key_image + head * key_head
+    query += image * query_image + head * HEAD
+    key += image * key_image + head * HEAD
     table += head * pitch
     maps += image * queries_here * heads * pitch + head * pitch
     lse += (image * heads + head) * queries_here
@@ -98,16 +98,16 @@ def forward(
 
 @triton.jit
 def backward_queries(
-    query, key, gating, temperature, grad_maps, lse, expected, sums, grad_query,
-    query_image, query_head, query_pixel, key_image, key_head, key_pixel, grad_image, grad_pixel,
+    query, key, gating, temperature, grad_maps, lse, expected, sums, grads,
+    query_image, query_pixel, key_image, key_pixel, grad_image, grad_pixel,
     heads, taps, queries_here, keys_here, query_rows, pitch, scale,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, HEAD: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Of one tile of queries over all keys, for maps of several tiles of keys.
 
     Writes expected = Σ_r C D (B, K, M), its sum over the tile (B, K, tiles), and grad_query (1 − g)·scale·Σ_r C (D −
-    expected) k_r, in which `expected` is taken out of the sum, because it is not known before the end. Of grad_query
-    there are `query_rows`, of which those after the queries are 0.
+    expected) k_r, in which `expected` is taken out of the sum, because it is not known before the end. Of grad_query,
+    with which `grads` begins, there are `query_rows`, of which those after the queries are 0.
     """
     tiles = tl.cdiv(queries_here, QUERIES)
     program = tl.program_id(0)
@@ -116,8 +116,8 @@ def backward_queries(
     m = program % tiles * QUERIES + tl.arange(0, QUERIES)
     asked = m < queries_here
     plane = image * heads + head
-    key += image * key_image + head * key_head
-    q = _vectors(query + image * query_image + head * query_head, m, asked, query_pixel, HEAD, WIDTH)
+    key += image * key_image + head * HEAD
+    q = _vectors(query + image * query_image + head * HEAD, m, asked, query_pixel, HEAD, WIDTH)
     log_sum = tl.load(lse + plane * queries_here + m, mask=asked, other=0.0)
     place = grad_maps + ((image * queries_here + m)[:, None] * heads + head) * pitch
 
@@ -137,19 +137,19 @@ def backward_queries(
     tl.store(expected + plane * queries_here + m, mean, mask=asked)
     tl.store(sums + program, tl.sum(mean, axis=0))
     share = (1 - gate_of(gating, temperature, head, taps)) * scale
-    here = grad_query + image * grad_image + head * HEAD
+    here = grads + image * grad_image + head * HEAD
     _store_vectors(here, share * (weighted - mean[:, None] * plain), m, m < query_rows, grad_pixel, HEAD, WIDTH)
 
 
 @triton.jit
 def backward_keys(
-    query, key, gating, temperature, grad_maps, lse, expected, sums, grad_query, grad_key,
-    query_image, query_head, query_pixel, key_image, key_head, key_pixel,
-    grad_query_image, grad_query_pixel, grad_key_image, grad_key_pixel,
+    query, key, gating, temperature, grad_maps, lse, expected, sums, grads,
+    query_image, query_pixel, key_image, key_pixel,
+    grad_query_image, grad_query_pixel, grad_key_image, grad_key_pixel, first_key,
     heads, taps, queries_here, keys_here, query_rows, pitch, scale,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, HEAD: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Of one tile of keys over all queries: grad_key.
+    """Of one tile of keys over all queries: grad_key, which begins `first_key` numbers into `grads`, a multiple of 8.
 
     With one tile of keys it has whole rows of the map, and writes what `backward_queries` writes, too, a sum for each
     head of an image; else `expected` is read. A tile of the map is transposed here, (keys, queries).
@@ -161,13 +161,13 @@ def backward_keys(
     r = program % tiles * KEYS + tl.arange(0, KEYS)
     seen = r < keys_here
     plane = image * heads + head
-    query += image * query_image + head * query_head
+    query += image * query_image + head * HEAD
     lse += plane * queries_here
     expected += plane * queries_here
     grad_maps += image * queries_here * heads * pitch + head * pitch
-    grad_query += image * grad_query_image + head * HEAD
+    grad_query = grads + image * grad_query_image + head * HEAD
     share = (1 - gate_of(gating, temperature, head, taps)) * scale
-    k = _vectors(key + image * key_image + head * key_head, r, seen, key_pixel, HEAD, WIDTH)
+    k = _vectors(key + image * key_image + head * HEAD, r, seen, key_pixel, HEAD, WIDTH)
 
     found = tl.zeros((KEYS, WIDTH), tl.float32)
     means = tl.zeros((QUERIES,), tl.float32)
@@ -194,5 +194,6 @@ def backward_keys(
             _store_vectors(grad_query, moved, m, m < query_rows, grad_query_pixel, HEAD, WIDTH)
     if WHOLE:
         tl.store(sums + plane, tl.sum(means, axis=0))
-    grad_key += image * grad_key_image + head * HEAD
+    # As a product with 8, by which the compiler knows that eight numbers may be stored at a time.
+    grad_key = grads + first_key // 8 * 8 + image * grad_key_image + head * HEAD
     _store_vectors(grad_key, found, r, r < pitch, grad_key_pixel, HEAD, WIDTH)
