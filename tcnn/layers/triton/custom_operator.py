@@ -21,13 +21,8 @@ from tcnn.layers.terms.execution import without_autocast
 from tcnn.layers.triton import launches, materialised
 from tcnn.layers.triton.materialised_inputs import MATRICES, Inputs, Kept, Optional, Sizes
 
-_SIZES = "int heads, SymInt[] flat, SymInt sinks, float scale"
-_FORWARD = (
-    "(Tensor tokens, Tensor? asking, Tensor query, Tensor? key, Tensor? value, Tensor gating, Tensor gate_temperature, "
-    f"Tensor raws, Tensor centres, Tensor temperature, Tensor proj, Tensor? bias, {_SIZES}) "
-    f"-> ({', '.join(['Tensor'] * (1 + len(Kept._fields)))})"
-)
-_BACKWARD = f"(Tensor gradient, Tensor[] tensors, bool[] absent, Tensor[] kept, {_SIZES}, bool[] wanted) -> Tensor[]"
+Eight = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+"""Output tokens, and what is `Kept`."""
 
 
 def attend(inputs: Inputs, sizes: Sizes) -> Tensor:
@@ -58,94 +53,113 @@ def _transparent(sizes: Sequence[int], *tensors: Optional) -> bool:
     return not any(isinstance(n, torch.SymInt) for n in every)
 
 
-def _forward(given: Sequence[Any], launcher: launches.Launcher) -> tuple[Tensor, ...]:
-    """Output tokens, and what is `Kept`, the tokens only where they were padded."""
-    inputs, sizes = Inputs(*given[: len(Inputs._fields)]), _sizes(*given[len(Inputs._fields) :])
+def _forward(inputs: Inputs, sizes: Sizes, launcher: launches.Launcher) -> Eight:
+    """`materialised.forward`, the tokens only where they were padded: an operator must not return what it was given."""
     with without_autocast(inputs.tokens.device.type):
         out, kept = materialised.forward(inputs, sizes, launcher)
     return out, *(kept._replace(tokens=out.new_empty(0)) if _unpadded(inputs.tokens, sizes) else kept)
 
 
 def _unpadded(tokens: Tensor, sizes: Sizes) -> bool:
-    """Whether tokens are used as they are: an operator must not return what it was given."""
     return bool(tokens.shape[1] == sizes.pitch and tokens.is_contiguous())
 
 
-def _opaque_forward(*given: Any) -> tuple[Tensor, ...]:
-    return _forward(given, launches.itself)
-
-
-def _open_forward(*given: Any) -> tuple[Tensor, ...]:
-    heads, flat, *rest = given[len(Inputs._fields) :]
-    if _transparent((*flat, rest[0]), *given[: len(Inputs._fields)]):
-        return _forward(given, wrap_triton)
-    found: tuple[Tensor, ...] = opaque_materialised_attention(*given)
-    return found
-
-
-opaque_materialised_attention = custom_op(
-    "tcnn::opaque_materialised_attention", _opaque_forward, mutates_args=(), schema=_FORWARD
-)
-materialised_attention = triton_op("tcnn::materialised_attention", _open_forward, mutates_args=(), schema=_FORWARD)
+@custom_op("tcnn::opaque_materialised_attention", mutates_args=())
+def opaque_materialised_attention(
+    tokens: Tensor, asking: Tensor | None, query: Tensor, key: Tensor | None, value: Tensor | None, gating: Tensor,
+    gate_temperature: Tensor, raws: Tensor, centres: Tensor, temperature: Tensor, proj: Tensor, bias: Tensor | None,
+    heads: int, flat: list[int], sinks: int, scale: float,
+) -> Eight:  # fmt: skip
+    """`materialised.forward`, of which a compiler sees the shapes."""
+    inputs = Inputs(
+        tokens, asking, query, key, value, gating, gate_temperature, raws, centres, temperature, proj, bias
+    )  # fmt: skip
+    return _forward(inputs, _sizes(heads, flat, sinks, scale), launches.itself)
 
 
 @opaque_materialised_attention.register_fake
-def _(*given: Any) -> tuple[Tensor, ...]:
-    inputs, sizes = Inputs(*given[: len(Inputs._fields)]), _sizes(*given[len(Inputs._fields) :])
-    tokens, asked, pitch, width = inputs.tokens, prod(sizes.query), sizes.pitch, inputs.query.shape[0]
-    images, _, channels = tokens.shape
-    apart, doubled = inputs.asking is not None, inputs.asking is None and inputs.key is not None
+def _(
+    tokens: Tensor, asking: Tensor | None, query: Tensor, key: Tensor | None, value: Tensor | None, gating: Tensor,
+    gate_temperature: Tensor, raws: Tensor, centres: Tensor, temperature: Tensor, proj: Tensor, bias: Tensor | None,
+    heads: int, flat: list[int], sinks: int, scale: float,
+) -> Eight:  # fmt: skip
+    sizes = _sizes(heads, flat, sinks, scale)
+    (images, _, channels), asked, pitch, width = tokens.shape, prod(sizes.query), sizes.pitch, query.shape[0]
+    apart, doubled = asking is not None, asking is None and key is not None
     return (
-        tokens.new_empty(images, asked, inputs.proj.shape[0]),
+        tokens.new_empty(images, asked, proj.shape[0]),
         tokens.new_empty(0) if _unpadded(tokens, sizes) else tokens.new_empty(images, pitch, channels),
         tokens.new_empty(images, asked if apart else pitch, width * (2 if doubled else 1)),
         tokens.new_empty(images, pitch, width) if apart else tokens.new_empty(0),
-        tokens.new_empty(0) if inputs.value is None else tokens.new_empty(images, pitch, channels),
-        tokens.new_empty(images, asked * sizes.heads, pitch),
-        tokens.new_empty(images, asked * sizes.heads, channels),
-        tokens.new_empty(images, sizes.heads, asked, dtype=torch.float32),
+        tokens.new_empty(0) if value is None else tokens.new_empty(images, pitch, channels),
+        tokens.new_empty(images, asked * heads, pitch),
+        tokens.new_empty(images, asked * heads, channels),
+        tokens.new_empty(images, heads, asked, dtype=torch.float32),
     )
 
 
-def _backward(
-    launcher: launches.Launcher, gradient: Tensor, tensors: list[Tensor], absent: list[bool], kept: list[Tensor],
-    heads: int, flat: list[int], sinks: int, scale: float, wanted: list[bool],
-) -> list[Tensor]:  # fmt: skip
-    """The wanted ones of the gradients, in order."""
-    inputs, found = _with_absent(tensors, absent), Kept(*kept)
-    found = found if found.tokens.numel() else found._replace(tokens=inputs.tokens)
-    with without_autocast(gradient.device.type):
-        gradients = materialised.backward(inputs, found, _sizes(heads, flat, sinks, scale), gradient, wanted, launcher)
-    return [one.clone() if one._is_view() else one for one in gradients if one is not None]
-
-
-def _opaque_backward(*given: Any) -> list[Tensor]:
-    return _backward(launches.itself, *given)
-
-
-def _open_backward(*given: Any) -> list[Tensor]:
-    gradient, tensors, _, kept, _, flat, sinks, *_ = given
-    if _transparent((*flat, sinks), gradient, *tensors, *kept):
-        return _backward(wrap_triton, *given)
-    found: list[Tensor] = opaque_materialised_attention_backward(*given)
+@triton_op("tcnn::materialised_attention", mutates_args=())
+def materialised_attention(
+    tokens: Tensor, asking: Tensor | None, query: Tensor, key: Tensor | None, value: Tensor | None, gating: Tensor,
+    gate_temperature: Tensor, raws: Tensor, centres: Tensor, temperature: Tensor, proj: Tensor, bias: Tensor | None,
+    heads: int, flat: list[int], sinks: int, scale: float,
+) -> Eight:  # fmt: skip
+    """The same, transparent where that is wanted and possible."""
+    inputs = Inputs(
+        tokens, asking, query, key, value, gating, gate_temperature, raws, centres, temperature, proj, bias
+    )  # fmt: skip
+    if _transparent((*flat, sinks), *inputs):
+        return _forward(inputs, _sizes(heads, flat, sinks, scale), wrap_triton)
+    found: Eight = opaque_materialised_attention(*inputs, heads, flat, sinks, scale)
     return found
 
 
-opaque_materialised_attention_backward = custom_op(
-    "tcnn::opaque_materialised_attention_backward", _opaque_backward, mutates_args=(), schema=_BACKWARD
-)
-materialised_attention_backward = triton_op(
-    "tcnn::materialised_attention_backward", _open_backward, mutates_args=(), schema=_BACKWARD
-)
+def _backward(
+    inputs: Inputs, kept: Kept, sizes: Sizes, gradient: Tensor, wanted: list[bool], launcher: launches.Launcher
+) -> list[Tensor]:
+    """The wanted ones of the gradients, in order."""
+    kept = kept if kept.tokens.numel() else kept._replace(tokens=inputs.tokens)
+    with without_autocast(gradient.device.type):
+        gradients = materialised.backward(inputs, kept, sizes, gradient, wanted, launcher)
+    return [one.clone() if one._is_view() else one for one in gradients if one is not None]
+
+
+@custom_op("tcnn::opaque_materialised_attention_backward", mutates_args=())
+def opaque_materialised_attention_backward(
+    gradient: Tensor, tensors: list[Tensor], absent: list[bool], kept: list[Tensor], heads: int, flat: list[int],
+    sinks: int, scale: float, wanted: list[bool],
+) -> list[Tensor]:  # fmt: skip
+    """`materialised.backward`, of which a compiler sees the shapes."""
+    inputs, sizes = _with_absent(tensors, absent), _sizes(heads, flat, sinks, scale)
+    return _backward(inputs, Kept(*kept), sizes, gradient, wanted, launches.itself)
 
 
 @opaque_materialised_attention_backward.register_fake
-def _(gradient: Tensor, tensors: list[Tensor], absent: list[bool], *rest: Any) -> list[Tensor]:
+def _(
+    gradient: Tensor, tensors: list[Tensor], absent: list[bool], kept: list[Tensor], heads: int, flat: list[int],
+    sinks: int, scale: float, wanted: list[bool],
+) -> list[Tensor]:  # fmt: skip
+    given = _with_absent(tensors, absent)
     return [
         torch.empty_like(one, memory_format=torch.contiguous_format)
-        for one, wants in zip(_with_absent(tensors, absent), rest[-1], strict=True)
+        for one, wants in zip(given, wanted, strict=True)
         if wants and one is not None
     ]
+
+
+@triton_op("tcnn::materialised_attention_backward", mutates_args=())
+def materialised_attention_backward(
+    gradient: Tensor, tensors: list[Tensor], absent: list[bool], kept: list[Tensor], heads: int, flat: list[int],
+    sinks: int, scale: float, wanted: list[bool],
+) -> list[Tensor]:  # fmt: skip
+    """The same, transparent where that is wanted and possible."""
+    if _transparent((*flat, sinks), gradient, *tensors, *kept):
+        inputs, sizes = _with_absent(tensors, absent), _sizes(heads, flat, sinks, scale)
+        return _backward(inputs, Kept(*kept), sizes, gradient, wanted, wrap_triton)
+    found: list[Tensor] = opaque_materialised_attention_backward(
+        gradient, tensors, absent, kept, heads, flat, sinks, scale, wanted
+    )
+    return found
 
 
 def _with_absent(tensors: list[Tensor], absent: list[bool]) -> Inputs:
@@ -161,7 +175,7 @@ def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
     ctx.mark_non_differentiable(*output[1:])
 
 
-def _gradients(ctx: Any, gradient: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+def _differentiate(ctx: Any, gradient: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
     there = ctx.absent.count(False)
     tensors, kept = ctx.saved_tensors[:there], ctx.saved_tensors[there:]
     wanted = list(ctx.needs_input_grad[: len(ctx.absent)])
@@ -169,4 +183,4 @@ def _gradients(ctx: Any, gradient: Tensor, *_: Tensor | None) -> tuple[Tensor | 
     return *(next(found) if wants else None for wants in wanted), None, None, None, None
 
 
-materialised_attention.register_autograd(_gradients, setup_context=_save_for_backward)  # type: ignore[attr-defined]
+materialised_attention.register_autograd(_differentiate, setup_context=_save_for_backward)

@@ -136,8 +136,8 @@ def gradients(
             WHOLE=tiles.whole, **tiles.constants(wide, itemsize),
         )  # fmt: skip
         of_position = _of_position(position, grad_maps, sums, sizes, launcher) if moving else None
-    grad_queries, grad_keys = grads[: queries.numel()].view_as(queries), grads[queries.numel() :].view_as(keys)
-    return grad_queries, grad_keys, of_position
+    grad_queries, grad_keys = grads.split((queries.numel(), keys.numel()))
+    return grad_queries.view_as(queries), grad_keys.view_as(keys), of_position
 
 
 def _of_position(
@@ -164,12 +164,9 @@ def _of_position(
     return found
 
 
-def _split(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+def _split(queries: Tensor, keys: Tensor) -> tuple[Tensor, ...]:
     """Queries and keys, (B, …, K·d) each, as views."""
-    if keys.numel():
-        return queries, keys
-    half = queries.shape[2] // 2
-    return queries[:, :, :half], queries[:, :, half:]
+    return (queries, keys) if keys.numel() else queries.chunk(2, dim=2)
 
 
 def _where(sizes: Sizes) -> tuple[int, ...]:

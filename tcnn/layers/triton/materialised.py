@@ -130,7 +130,7 @@ def backward(
         found["query"] = grad_queries.t() @ inputs.asking.flatten(0, 1) if want.query else None
         found["key"] = grad_keys.t() @ flat if want.key else None
     if (whole := found["tokens"]) is not None:
-        found["tokens"] = whole.view_as(tokens)[:, : prod(sizes.key)]
+        found["tokens"] = whole.view_as(tokens).narrow(1, 0, prod(sizes.key))
     return tuple(found.values())
 
 
