@@ -2,14 +2,15 @@
 their names, what is downloaded, and why it could not be."""
 
 import logging
-import os
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
+from urllib.error import URLError
+from urllib.parse import ParseResult, urlparse
+from urllib.request import getproxies, proxy_bypass
 
 import huggingface_hub
 import huggingface_hub.constants
@@ -26,6 +27,9 @@ NOT_THERE = {
     "RemoteEntryNotFoundError": "file of weights", "EntryNotFoundError": "file of weights",
 }  # fmt: skip
 """What the Hub does not have, or not for everyone, by the client's errors."""
+PORTS = {"http": 80, "https": 443}
+CONNECTS, ANSWERS = 3.0, 5.0
+"""Seconds that the Hub or a proxy may take to accept a connection, and a proxy to reach the Hub."""
 CLIENTS = ("huggingface_hub", "httpx", "httpx2", "requests")
 """Packages whose errors come from asking the Hub, by the version of its client."""
 
@@ -36,16 +40,10 @@ def offline_if_unreachable() -> Iterator[None]:
 
     So does the library of data sets, if it is loaded.
     """
-    address = urlparse(huggingface_hub.constants.ENDPOINT)
-    place = address.hostname or "", address.port or (80 if address.scheme == "http" else 443)
-    proxied = any(os.environ.get(key) for key in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"))
     settings = [huggingface_hub.constants, *filter(None, [sys.modules.get("datasets.config")])]
     before = [each.HF_HUB_OFFLINE for each in settings]
-    if not any(before) and not proxied:
-        try:
-            socket.create_connection(place, timeout=3).close()
-        except OSError:
-            _set(settings, [True] * len(settings))
+    if not any(before) and not _reachable(huggingface_hub.constants.ENDPOINT):
+        _set(settings, [True] * len(settings))
     try:
         yield
     finally:
@@ -55,6 +53,36 @@ def offline_if_unreachable() -> Iterator[None]:
 def _set(settings: list[Any], offline: list[bool]) -> None:
     for each, value in zip(settings, offline, strict=True):
         each.HF_HUB_OFFLINE = value
+
+
+def _reachable(address: str) -> bool:
+    """Whether somebody answers there within seconds, through the proxy if there is one."""
+    target, proxy = urlparse(address), _proxy(address)
+    way = target if proxy is None else proxy
+    try:
+        with socket.create_connection((way.hostname or "", _port(way)), timeout=CONNECTS) as connection:
+            if proxy is None or (proxy.scheme, target.scheme) != ("http", "https"):
+                return True
+            connection.settimeout(ANSWERS)
+            place = f"{target.hostname}:{_port(target)}"
+            connection.sendall(f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n\r\n".encode())
+            status = connection.recv(12)[-3:]  # of "HTTP/1.1 200"; 407 asks for a password, which the client knows
+            return status.startswith(b"2") or status == b"407"
+    except OSError:
+        return False
+
+
+def _proxy(address: str) -> ParseResult | None:
+    """The proxy on the way to an address, as the environment says."""
+    target, proxies = urlparse(address), getproxies()
+    given = proxies.get(target.scheme) or proxies.get("all")
+    if not given or proxy_bypass(target.hostname or ""):
+        return None
+    return urlparse(given if "://" in given else f"http://{given}")
+
+
+def _port(address: ParseResult) -> int:
+    return address.port or PORTS.get(address.scheme, 1080)
 
 
 @contextmanager
@@ -76,34 +104,45 @@ def is_hub_error(error: Exception) -> bool:
     return any(kind.__module__.split(".")[0] in CLIENTS for kind in type(error).__mro__)
 
 
+GO_ON = "give --weights FILE, or --no-pretrained for random ones"
+"""What to do without a network."""
+
+
+@contextmanager
+def hub_errors(name: str, go_on: str = GO_ON) -> Iterator[None]:
+    """Context that raises what goes wrong in asking the Hub as `DownloadError`, and leaves all other errors alone."""
+    try:
+        yield
+    except Exception as error:
+        if is_hub_error(error) or isinstance(error, ConnectionError | URLError):
+            raise download_error(name, error, go_on) from error
+        raise
+
+
 @contextmanager
 def download_errors(name: str) -> Iterator[None]:
     """Context that raises what goes wrong in loading a model as `DownloadError`, or as `WeightsError`."""
     try:
-        yield
+        with hub_errors(name):
+            yield
     except FileNotFoundError as error:
-        if is_hub_error(error):
-            raise download_error(name, error) from error
         raise WeightsError(f"{name}: {one_line(error)}") from error
-    except (OSError, ConnectionError) as error:
+    except OSError as error:
         raise download_error(name, error) from error
     except BUILD_ERRORS as error:
-        if is_hub_error(error):
-            raise download_error(name, error) from error
         raise WeightsError(f"{name}: cannot be built with its weights: {one_line(error)}") from error
 
 
-def download_error(name: str, error: Exception) -> DownloadError:
-    """What to raise where weights can neither be downloaded nor found in the cache."""
+def download_error(name: str, error: Exception, go_on: str = GO_ON) -> DownloadError:
+    """What to raise where weights can neither be downloaded nor found in the cache; `go_on` says what to do without."""
     if type(error).__name__ in NOT_THERE:
         return DownloadError(
             f"{name}: the Hub has no such {NOT_THERE[type(error).__name__]}, or not for everyone; check its name, log "
-            "in with `hf auth login`, give --weights FILE, or --no-pretrained for random ones"
+            f"in with `hf auth login`, {go_on}"
         )
     return DownloadError(
         f"{name}: the pretrained weights could not be downloaded and are not in the cache ({type(error).__name__}); "
-        "connect, fill the cache (HF_HOME) on a connected machine, give --weights FILE, "
-        "or --no-pretrained for random ones"
+        f"connect, fill the cache (HF_HOME) on a connected machine, {go_on}"
     )
 
 

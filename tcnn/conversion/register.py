@@ -11,7 +11,8 @@ tools work on converted models. ``anneal_steps=1000`` has the model raise its ow
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import timm
@@ -21,6 +22,7 @@ from torch import nn
 
 from tcnn.config import ConversionConfig, build
 from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError, WeightsError, shorten
+from tcnn.hugging_face import hub_errors, offline_if_unreachable, quiet_hub
 from tcnn.networks import attentive
 from tcnn.wording import asked_in_python
 from tcnn.zoo import catalogue
@@ -34,6 +36,10 @@ __all__: list[str] = []
 
 MODULES = (__name__.rpartition(".")[2], attentive.__name__.rpartition(".")[2])
 """What timm knows the modules of tcnn's models by."""
+
+
+GO_ON = "give pretrained_cfg_overlay={'file': FILE} with the CNN's weights, or pretrained=False for random ones"
+"""What to do without a network, in the words of `timm.create_model`."""
 
 
 def register_all() -> None:
@@ -82,14 +88,15 @@ def _create(
     config = build(ConversionConfig, options)
     # A tag names weights of the source; a whole configuration (local-dir:, hf-hub:) describes a T-CNN's own.
     own = {**pretrained_cfg, "architecture": registered_name(base)} if isinstance(pretrained_cfg, dict) else None
-    source = timm.create_model(
-        base,
-        pretrained=pretrained and own is None,
-        pretrained_cfg=None if own is not None else pretrained_cfg,
-        pretrained_cfg_overlay=pretrained_cfg_overlay,
-        cache_dir=cache_dir,
-        **kwargs,
-    )
+    with _downloading(base) if pretrained and own is None else nullcontext():
+        source = timm.create_model(
+            base,
+            pretrained=pretrained and own is None,
+            pretrained_cfg=None if own is not None else pretrained_cfg,
+            pretrained_cfg_overlay=pretrained_cfg_overlay,
+            cache_dir=cache_dir,
+            **kwargs,
+        )
     features = bool(kwargs.get("features_only"))
     model = _convert_features(base, source, config, kwargs) if features else convert(source, config).model
     if own is not None:
@@ -108,6 +115,13 @@ def _create(
     elif anneal_end is not None:
         raise RequestError("anneal_end: has no effect without anneal_steps; give both")
     return model
+
+
+@contextmanager
+def _downloading(base: str) -> Iterator[None]:
+    """Context in which timm loads the source's weights: without a network it ends within seconds, in one line."""
+    with hub_errors(registered_name(base), GO_ON), offline_if_unreachable(), quiet_hub():
+        yield
 
 
 def _convert_features(base: str, source: nn.Module, config: ConversionConfig, kwargs: dict[str, Any]) -> nn.Module:
