@@ -125,6 +125,8 @@ def download_errors(name: str) -> Iterator[None]:
     try:
         with hub_errors(name):
             yield
+    except DownloadError as error:  # what a `t_` model says is in the words of timm's callers
+        raise download_error(name, error.__cause__ or error) from error.__cause__
     except FileNotFoundError as error:
         raise WeightsError(f"{name}: {one_line(error)}") from error
     except OSError as error:
@@ -133,7 +135,7 @@ def download_errors(name: str) -> Iterator[None]:
         raise WeightsError(f"{name}: cannot be built with its weights: {one_line(error)}") from error
 
 
-def download_error(name: str, error: Exception, go_on: str = GO_ON) -> DownloadError:
+def download_error(name: str, error: BaseException, go_on: str = GO_ON) -> DownloadError:
     """What to raise where weights can neither be downloaded nor found in the cache; `go_on` says what to do without."""
     if type(error).__name__ in NOT_THERE:
         return DownloadError(
