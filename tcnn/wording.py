@@ -11,6 +11,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
+from pydantic import BaseModel
+
 from tcnn.errors import TcnnError
 
 P = ParamSpec("P")
@@ -40,6 +42,9 @@ _COMMAND = re.compile(r"(\btcnn [a-z]+ (?:[^\s;,)`]+ )*?--[^;,)`]*)")
 """A whole command, which stays one."""
 GOING_ON = "tcnn finetune … --resume", "tcnn.finetune(…, resume=True)"
 
+NOTES = "notes", "problems"
+"""The fields of reports that say something to the caller, a line each."""
+
 
 def in_python(text: str) -> str:
     """The text with arguments of Python in place of options.
@@ -62,17 +67,33 @@ def _spoken(text: str) -> str:
 
 
 def asked_in_python(function: Callable[P, R]) -> Callable[P, R]:
-    """The function as Python's callers have it: what it raises of tcnn's own is told `in_python`."""
+    """The function as Python's callers have it: what it raises of tcnn's own, notes and says is told `in_python`."""
 
     @wraps(function)
     def asked(*args: P.args, **kwargs: P.kwargs) -> R:
+        say = kwargs.get("say")
+        if callable(say):
+            kwargs["say"] = lambda message: say(in_python(message))
         try:
-            return function(*args, **kwargs)
+            return _told(function(*args, **kwargs))
         except TcnnError as error:
             error.args = tuple(in_python(one) if isinstance(one, str) else one for one in error.args)
             raise
 
     return asked
+
+
+def _told(result: R) -> R:
+    """A report with its notes and problems `in_python`, and those of a report in it: a plan has one of the baseline."""
+    if not isinstance(result, BaseModel):
+        return result
+    told: dict[str, object] = {}
+    for name, value in result:
+        if name in NOTES:
+            told[name] = type(value)(map(in_python, value))
+        elif isinstance(value, BaseModel) and (inner := _told(value)) is not value:
+            told[name] = inner
+    return result.model_copy(update=told) if told else result
 
 
 def warn_caller(text: str) -> None:

@@ -2,17 +2,20 @@
 
 import pickle
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import timm
 import torch
 from nets import PlainNet
+from pydantic import BaseModel
+from tiny_runs import TwoConvs, colours, tiny
 
 import tcnn
 from tcnn.checkpoints.checkpoint import save
 from tcnn.errors import OutputError, RequestError, TcnnError
-from tcnn.wording import in_python
+from tcnn.wording import asked_in_python, in_python
 
 
 @pytest.mark.parametrize(
@@ -78,3 +81,33 @@ def test_all_that_raises_is_told_once() -> None:
     with pytest.raises(TcnnError) as error:
         tcnn.inspect(PlainNet(), device="cuda:99" if torch.cuda.is_available() else "cuda")
     assert "--" not in str(error.value)
+
+
+class _Report(BaseModel):
+    notes: tuple[str, ...] = ()
+    problems: list[str] = []
+    baseline: "_Report | None" = None
+    count: int = 0
+
+
+def test_notes_of_results_and_what_is_said_name_arguments() -> None:
+    heard: list[str] = []
+
+    def plan(*, say: Callable[[str], None]) -> _Report:
+        say("go on with --resume")
+        return _Report(notes=("give --size 8",), count=2, baseline=_Report(problems=["choose another --out"]))
+
+    found = asked_in_python(plan)(say=heard.append)
+    assert heard == ["go on with resume=True"]
+    own = _Report(problems=["choose another out"])
+    assert found == _Report(notes=("give size=8",), count=2, baseline=own)
+
+
+def test_a_run_and_its_plan_name_arguments(tmp_path: Path) -> None:
+    """By the note on τ, which advises `anneal`."""
+    data, heard = colours(tmp_path / "data"), []  # type: ignore[var-annotated]
+    result = tcnn.finetune(TwoConvs(), data, config=tiny(), out=tmp_path / "run", say=heard.append)
+    plan = tcnn.plan(TwoConvs(), data, config=tiny(), out=tmp_path / "run", seconds=0)
+    notes = [*result.notes, *heard, str(plan)]
+    assert sum("use anneal='hold', as preset='quick' does" in note for note in notes) == 3
+    assert [note for note in notes if "--" in note] == []
