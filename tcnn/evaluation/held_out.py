@@ -21,6 +21,8 @@ from tcnn.errors import RequestError
 Given = Mapping[str, nn.Module]
 """Modules by the names that they are compared under."""
 NONE_GIVEN: Given = {}
+OPENED = f"{ImageSet.__name__}("
+"""How the record of a run names a data set that its caller had opened."""
 
 
 class Training(NamedTuple):
@@ -83,9 +85,14 @@ def measured_by_default(models: Sequence[str], weights: Path | None = None, give
 
     Raises `RequestError` if none of them says, and what opening one of them raises if there is none of its name.
     """
-    for name in _files(models, weights, given):
+    for place, name in enumerate(_files(models, weights, given)):
         if found := trainings_of(name):
             data = found[0].val or found[0].data
+            if data.startswith(OPENED):
+                raise RequestError(
+                    f"--data: expected a data set to measure on, by its name or folder, for {models[place]} was "
+                    f"validated on one that was opened in Python and has no name, {data}"
+                )
             return data if isinstance(name, nn.Module) else _seen_from_here(data, name)
     for own in models:
         if own not in given:

@@ -11,6 +11,7 @@ import pytest
 from data_pictures import as_mixed_shard, draw_classes
 from tiny_runs import tiny
 from torch import nn
+from torchvision.datasets import ImageFolder
 
 import tcnn
 from tcnn.checkpoints.checkpoint import read
@@ -263,3 +264,18 @@ def test_in_python_a_model_says_that_it_learned_from_what_it_is_measured_on(plac
         tcnn.evaluate(tcnn.load(checkpoint(place, "elsewhere")), open_dataset(str(place / "divided"), "val"))
         model = tcnn.load(checkpoint(place, "tenth"))
         tcnn.finetune(model, str(place / "photos"), config=CONFIG, out=tmp_path / "run")  # has a note of its own
+
+
+def test_of_a_run_on_an_opened_set_the_data_is_asked_for(place: Path, tmp_path: Path) -> None:
+    """Its record has no name by which the images are found again."""
+    opened = ImageFolder(str(place / "photos"))
+    config = tiny(convert=False, epochs=1, size=32, device="cpu")
+    tcnn.finetune("test_resnet", opened, config=config, out=tmp_path / "run", pretrained=False, quiet=True)
+    asked = r"expected a data set to measure on, by its name or folder, for .*run was validated on one that was opened"
+    with pytest.raises(RequestError, match=f"^data: {asked}"):
+        tcnn.compare(tmp_path / "run")
+    with pytest.raises(RequestError, match=f"^data: {asked.replace('.*run', 'test_resnet')}"):
+        tcnn.compare(tcnn.load(tmp_path / "run"))
+    with pytest.raises(RequestError, match=r"^data: expected the name or folder of a data set, found .* ImageFolder;"):
+        tcnn.compare(tmp_path / "run", opened)  # type: ignore[arg-type]
+    assert tcnn.compare(tmp_path / "run", place / "photos", device="cpu", quiet=True).held_out

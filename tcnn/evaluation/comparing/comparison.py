@@ -84,6 +84,11 @@ def compare(
     `EnvironmentFailure` when the device or its memory does not suffice.
     """
     config = build(EvaluationConfig, options, config)
+    if not isinstance(data, str | Path | None):
+        raise RequestError(
+            f"data: expected the name or folder of a data set, found a value of type {type(data).__name__}; "
+            "tcnn.evaluate measures one that is open, a model at a time"
+        )
     named = _named(models)
     names, given = [name for name, _ in named], {name: model for name, model in named if model is not None}
     spec = held_out.measured_by_default(names, weights, given) if data is None else str(data)
