@@ -114,33 +114,38 @@ def check(kind: Kind, capability: int) -> Compiled:
     return found
 
 
-def compile_materialised_for(name: str, side: int, head: int, dtype: torch.dtype, capability: int) -> Compiled:
+def compile_materialised_for(
+    name: str, side: int, head: int, dtype: torch.dtype, capability: int, sinks: int | None = None
+) -> Compiled:
     """A kernel of `materialised_kernels.py` or `isotropic_kernels.py`, as a launch would compile it for 9 heads."""
     from tcnn.layers.triton import isotropic_kernels, launches, materialised_kernels
     from tcnn.layers.triton.materialised_inputs import Sizes
 
     padded = (side + 2, side + 2)
-    sizes = Sizes(9, (side, side), (side, side), padded, (1, 1), (1, 1), (1, 1), 4 * side + 4, 1.0)
+    sizes = Sizes(
+        9, (side, side), (side, side), padded, (1, 1), (1, 1), (1, 1), 4 * side + 4 if sinks is None else sinks, 1.0
+    )
     own = hasattr(isotropic_kernels, name)
     kernel = getattr(isotropic_kernels if own else materialised_kernels, name)
     if own:
         constants: dict[str, Any] = {**launches._blocks(sizes), "num_warps": 4, "IMAGES": 16}
     else:
         tiles = launches.choose(name, sizes, head, dtype.itemsize)
-        constants = {**tiles.constants(head, dtype.itemsize), "WHOLE": tiles.whole}
+        constants = {**tiles.constants(sizes.scale, head, dtype.itemsize), "WHOLE": tiles.whole}
     options: dict[str, object] = {key: constants.pop(key) for key in ("num_warps", "num_stages") if key in constants}
     short = {torch.bfloat16: "*bf16", torch.float16: "*fp16"}[dtype]
     row = 18 * head
     numbers = {
         "pitch": sizes.pitch, "heads": 9, "taps": 9, "queries_here": side**2, "keys_here": side**2, "images": 256,
         "query_rows": sizes.pitch, "query_pixel": row, "key_pixel": row, "first_key": 9 * head,
+        "sinks": sizes.sinks,
     }  # fmt: skip
     signature, known, multiples = {}, {}, {}
     for place, argument in enumerate(kernel.arg_names):
         if argument in constants:
             signature[argument], known[argument] = "constexpr", constants[argument]
-        elif argument in ("sinks", "scale"):
-            signature[argument] = "fp32"
+        elif numbers.get(argument) == 1:
+            signature[argument], known[argument] = "constexpr", 1
         elif argument in ("table", "out"):
             signature[argument], multiples[place,] = "*fp16", [["tt.divisibility", 16]]
         elif argument in ("lse", "expected", "sums", "parts"):

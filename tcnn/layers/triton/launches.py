@@ -39,11 +39,11 @@ class Tiles(NamedTuple):
     warps: int
     stages: int
 
-    def constants(self, head_dim: int, itemsize: int) -> dict[str, int]:
-        """Arguments that the compiler knows."""
+    def constants(self, scale: float, head_dim: int, itemsize: int) -> dict[str, float]:
+        """Arguments that the compiler knows; the scale, too, which torch's compiler would hand over in float64."""
         return {
-            "QUERIES": self.queries, "KEYS": self.keys, "HEAD": head_dim, "WIDTH": width(head_dim, itemsize),
-            "num_warps": self.warps, "num_stages": self.stages,
+            "SCALE": scale, "QUERIES": self.queries, "KEYS": self.keys, "HEAD": head_dim,
+            "WIDTH": width(head_dim, itemsize), "num_warps": self.warps, "num_stages": self.stages,
         }  # fmt: skip
 
 
@@ -93,8 +93,8 @@ def maps(
         launcher(materialised_kernels.forward)[(images * sizes.heads * -(-parts // steps),)](
             query, key, table, position.gating, position.gate_temperature, found, lse,
             *query.stride()[:2], *key.stride()[:2], images, sizes.heads, len(position.gating), asked,
-            prod(sizes.key), sizes.pitch, steps, float(sizes.sinks), sizes.scale,
-            WHOLE=tiles.whole, **tiles.constants(wide, itemsize),
+            prod(sizes.key), sizes.pitch, steps, sizes.sinks,
+            WHOLE=tiles.whole, **tiles.constants(sizes.scale, wide, itemsize),
         )  # fmt: skip
     return found, lse
 
@@ -123,17 +123,15 @@ def gradients(
     first_key = queries.numel() if keys.numel() else queries.shape[2] // 2
     given = query, key, position.gating, position.gate_temperature, grad_maps, lse, expected, sums, grads
     of_query, of_key = queries.stride()[:2], key.stride()[:2]  # where they lie in `grads`, too
-    rest = (
-        sizes.heads, len(position.gating), asked, prod(sizes.key), queries.shape[1], sizes.pitch, sizes.scale,
-    )  # fmt: skip
+    rest = sizes.heads, len(position.gating), asked, prod(sizes.key), queries.shape[1], sizes.pitch
     with current_device(query.device):
         if not tiles.whole:
             launcher(materialised_kernels.backward_queries)[(images * sizes.heads * blocks,)](
-                *given, *of_query, *of_key, *of_query, *rest, **few.constants(wide, itemsize)
+                *given, *of_query, *of_key, *of_query, *rest, **few.constants(sizes.scale, wide, itemsize)
             )
         launcher(materialised_kernels.backward_keys)[(images * sizes.heads * -(-prod(sizes.key) // tiles.keys),)](
             *given, *of_query, *of_key, *of_query, *of_key, first_key, *rest,
-            WHOLE=tiles.whole, **tiles.constants(wide, itemsize),
+            WHOLE=tiles.whole, **tiles.constants(sizes.scale, wide, itemsize),
         )  # fmt: skip
         of_position = _of_position(position, grad_maps, sums, sizes, launcher) if moving else None
     grad_queries, grad_keys = grads.split((queries.numel(), keys.numel()))

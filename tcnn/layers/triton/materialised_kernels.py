@@ -40,8 +40,9 @@ def _store_vectors(tokens, found, pixels, inside, stride, HEAD: tl.constexpr, WI
 def forward(
     query, key, table, gating, temperature, maps, lse,
     query_image, query_pixel, key_image, key_pixel,
-    images, heads, taps, queries_here, keys_here, pitch, steps, sinks, scale,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, HEAD: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr,
+    images, heads, taps, queries_here, keys_here, pitch, steps, sinks,
+    SCALE: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, HEAD: tl.constexpr, WIDTH: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Maps (B, M, K, pitch) and lse (B, K, M); one program per `steps` tiles of queries of a head of an image."""
     program = tl.program_id(0)
@@ -69,7 +70,7 @@ def forward(
         if WHOLE:
             here = asked[:, None] & (r < pitch)[None, :]
             positional = tl.load(table + row + r[None, :], mask=here, other=0.0).to(tl.float32)
-            logits = tl.where((r < keys_here)[None, :], _logits(q, k, scale), float("-inf"))
+            logits = tl.where((r < keys_here)[None, :], _logits(q, k, SCALE), float("-inf"))
             new = tl.maximum(largest, tl.max(logits, axis=1))
             weights = tl.exp2(logits - new[:, None])
             total = total * tl.exp2(largest - new) + tl.sum(weights, axis=1)
@@ -79,7 +80,7 @@ def forward(
         else:
             for first in range(0, keys_here, KEYS):
                 inside = first + r < keys_here
-                logits = _logits(q, _vectors(key, first + r, inside, key_pixel, HEAD, WIDTH), scale)
+                logits = _logits(q, _vectors(key, first + r, inside, key_pixel, HEAD, WIDTH), SCALE)
                 logits = tl.where(inside[None, :], logits, float("-inf"))
                 new = tl.maximum(largest, tl.max(logits, axis=1))
                 total = total * tl.exp2(largest - new) + tl.sum(tl.exp2(logits - new[:, None]), axis=1)
@@ -87,7 +88,7 @@ def forward(
             log_sum = largest + tl.log2(total)
             for first in range(0, pitch, KEYS):
                 inside = first + r < keys_here
-                logits = _logits(q, _vectors(key, first + r, inside, key_pixel, HEAD, WIDTH), scale)
+                logits = _logits(q, _vectors(key, first + r, inside, key_pixel, HEAD, WIDTH), SCALE)
                 content = tl.where(inside[None, :], tl.exp2(logits - log_sum[:, None]), 0.0)
                 here = asked[:, None] & (first + r < pitch)[None, :]
                 positional = tl.load(table + row + (first + r)[None, :], mask=here, other=0.0).to(tl.float32)
@@ -100,8 +101,8 @@ def forward(
 def backward_queries(
     query, key, gating, temperature, grad_maps, lse, expected, sums, grads,
     query_image, query_pixel, key_image, key_pixel, grad_image, grad_pixel,
-    heads, taps, queries_here, keys_here, query_rows, pitch, scale,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, HEAD: tl.constexpr, WIDTH: tl.constexpr,
+    heads, taps, queries_here, keys_here, query_rows, pitch,
+    SCALE: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, HEAD: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Of one tile of queries over all keys, for maps of several tiles of keys.
 
@@ -129,14 +130,14 @@ def backward_queries(
         inside = asked[:, None] & (r < keys_here)[None, :]
         k = _vectors(key, r, r < keys_here, key_pixel, HEAD, WIDTH)
         upstream = tl.load(place + r[None, :], mask=asked[:, None] & (r < pitch)[None, :], other=0.0).to(tl.float32)
-        content = tl.where(inside, tl.exp2(_logits(q, k, scale) - log_sum[:, None]), 0.0)
+        content = tl.where(inside, tl.exp2(_logits(q, k, SCALE) - log_sum[:, None]), 0.0)
         moved = tl.where(inside, content * upstream, 0.0)
         mean += tl.sum(moved, axis=1)
         weighted = _dot(moved.to(k.dtype), k, weighted)
         plain = _dot(content.to(k.dtype), k, plain)
     tl.store(expected + plane * queries_here + m, mean, mask=asked)
     tl.store(sums + program, tl.sum(mean, axis=0))
-    share = (1 - gate_of(gating, temperature, head, taps)) * scale
+    share = (1 - gate_of(gating, temperature, head, taps)) * SCALE
     here = grads + image * grad_image + head * HEAD
     _store_vectors(here, share * (weighted - mean[:, None] * plain), m, m < query_rows, grad_pixel, HEAD, WIDTH)
 
@@ -146,8 +147,9 @@ def backward_keys(
     query, key, gating, temperature, grad_maps, lse, expected, sums, grads,
     query_image, query_pixel, key_image, key_pixel,
     grad_query_image, grad_query_pixel, grad_key_image, grad_key_pixel, first_key,
-    heads, taps, queries_here, keys_here, query_rows, pitch, scale,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, HEAD: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr,
+    heads, taps, queries_here, keys_here, query_rows, pitch,
+    SCALE: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, HEAD: tl.constexpr, WIDTH: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Of one tile of keys over all queries: grad_key, which begins `first_key` numbers into `grads`, a multiple of 8.
 
@@ -166,7 +168,7 @@ def backward_keys(
     expected += plane * queries_here
     grad_maps += image * queries_here * heads * pitch + head * pitch
     grad_query = grads + image * grad_query_image + head * HEAD
-    share = (1 - gate_of(gating, temperature, head, taps)) * scale
+    share = (1 - gate_of(gating, temperature, head, taps)) * SCALE
     k = _vectors(key + image * key_image + head * HEAD, r, seen, key_pixel, HEAD, WIDTH)
 
     found = tl.zeros((KEYS, WIDTH), tl.float32)
@@ -181,7 +183,7 @@ def backward_keys(
             grad_maps + m[None, :] * (heads * pitch) + r[:, None], mask=(r < pitch)[:, None] & asked[None, :], other=0.0
         )
         upstream = tl.where(inside, upstream.to(tl.float32), 0.0)
-        content = tl.where(inside, tl.exp2(_logits(k, q, scale) - log_sum[None, :]), 0.0)
+        content = tl.where(inside, tl.exp2(_logits(k, q, SCALE) - log_sum[None, :]), 0.0)
         if WHOLE:
             mean = tl.sum(content * upstream, axis=0)
             means += mean

@@ -83,3 +83,10 @@ def test_every_tile_of_materialised_maps_fits(side: int, width: int, capability:
         found = compile_materialised_for(name, side, width, torch.bfloat16, capability)
         assert not re.search(r"\b(atom|red)\.", found.ptx), f"{name}: another run may add in another order"
         assert found.shared <= (LARGE_GPU if capability == 90 else SMALL_GPU), name
+
+
+@pytest.mark.parametrize("sinks", [0, 1, 60])
+def test_any_number_of_sinks_compiles(sinks: int) -> None:
+    """Where it is 1 the compiler is told so; logits are computed in float32, whatever numbers come from Python."""
+    found = compile_materialised_for("forward", 14, 56, torch.bfloat16, 90, sinks)
+    assert not re.search(r"\.f64\b", found.ptx)
