@@ -22,15 +22,13 @@ from torch import Tensor, nn
 from tcnn.arguments import typed
 from tcnn.checkpoints.files import (
     LEARNED_FROM,
-    checkpoint_file,
+    existing,
     keep_record,
     not_a_model,
     record_in,
     record_kept,
     refuse_in_files,
-    unfinished,
 )
-from tcnn.checkpoints.own_network import GIVE_SOURCE, network
 from tcnn.config.conversion import OF_TRAINING
 from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import rebuild
@@ -43,6 +41,8 @@ from tcnn.models.running import usable_device
 from tcnn.models.trace import meta_copy
 from tcnn.verification.report import VerificationReport
 from tcnn.version import __version__
+from tcnn.zoo.own_network import GIVE_SOURCE
+from tcnn.zoo.sources import own_network
 
 RESERVED = frozenset(
     {"format", "tcnn_version", "base_model", "conversion", "verification", "pretrained_cfg", "label_names", "digest"}
@@ -188,20 +188,6 @@ def read(path: str | Path) -> Checkpoint:
         ) from error
 
 
-def existing(path: Path) -> Path:
-    """The file that `read` would read; raises `CheckpointError` if there is none, and names a run in the directory."""
-    file = checkpoint_file(path)
-    if file is not None:
-        return file
-    if not path.is_dir():
-        raise CheckpointError(f"{path}: expected a tcnn checkpoint, found nothing")
-    if begun := unfinished(path):
-        raise CheckpointError(begun)
-    below = next((place for place in sorted(path.iterdir()) if place.is_dir() and checkpoint_file(place)), None)
-    hint = "" if below is None else f"; {below} has one"
-    raise CheckpointError(f"{path}: expected a tcnn checkpoint, found no model.safetensors{hint}")
-
-
 def of_contents(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Checkpoint:
     """A checkpoint of what `contents` made of a model, or a file held; raises pydantic's `ValidationError`."""
     raw = metadata.get("verification")
@@ -235,7 +221,8 @@ def assemble(
 ) -> nn.Module:
     """Build the model of a checkpoint that was read."""
     report = checkpoint.conversion
-    base = architecture(report, name, model_args) if source is None else unwrapped(source)
+    classes = len((record_in(checkpoint.metadata) or {}).get("class_names") or ())
+    base = architecture(report, name, model_args, classes) if source is None else unwrapped(source)
     refuse_without_shapes(base)
     try:
         model = rebuild(meta_copy(base, buffers=False), report)
@@ -270,9 +257,15 @@ def _tie_parameters(model: nn.Module, tensors: dict[str, Tensor], file: str) -> 
     return tensors
 
 
-def architecture(report: ConversionReport, name: str, model_args: dict[str, object]) -> nn.Module:
-    """Build the source architecture of a report, with arbitrary weights: the network named for all files, or timm's."""
-    if (own := network()) is not None:
+def architecture(
+    report: ConversionReport, name: str, model_args: dict[str, object], classes: int | None = None
+) -> nn.Module:
+    """Build the source architecture of a report, with arbitrary weights: the network named for all files, or timm's.
+
+    Args:
+        classes: of a network of one's own, where known; the report has those of timm's.
+    """
+    if (own := own_network(classes)) is not None:
         return unwrapped(own)
     base, args = report.base_model, {**report.model_args, **model_args}
     refuse_in_files(name, report.model_args)

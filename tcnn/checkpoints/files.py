@@ -35,6 +35,20 @@ def checkpoint_file(path: str | Path) -> Path | None:
     return next((file for file in found if file.is_file() and not _untrained(file)), None)
 
 
+def existing(path: Path) -> Path:
+    """The file that would be read; raises `CheckpointError` if there is none, and names a run in the directory."""
+    file = checkpoint_file(path)
+    if file is not None:
+        return file
+    if not path.is_dir():
+        raise CheckpointError(f"{path}: expected a tcnn checkpoint, found nothing")
+    if begun := unfinished(path):
+        raise CheckpointError(begun)
+    below = next((place for place in sorted(path.iterdir()) if place.is_dir() and checkpoint_file(place)), None)
+    hint = "" if below is None else f"; {below} has one"
+    raise CheckpointError(f"{path}: expected a tcnn checkpoint, found no model.safetensors{hint}")
+
+
 def unfinished(path: str | Path) -> str | None:
     """What is said of the directory of a run that was stopped in its first epoch, before there is a model, or None."""
     path = Path(path)
@@ -158,8 +172,8 @@ def licence_of(cfg: Mapping[str, Any], weights: object, earlier: object = None) 
 
     Args:
         cfg: timm's `pretrained_cfg`.
-        weights: `pretrained`, `random` or `file`.
+        weights: `pretrained`, `random`, `file` or `module`.
         earlier: the same of the training that the file came from, if it was one of ours.
     """
-    others = weights in ("random", "file") and earlier != "pretrained"
+    others = weights in ("random", "file", "module") and earlier != "pretrained"
     return None if others else cfg.get("license")

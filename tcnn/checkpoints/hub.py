@@ -34,14 +34,7 @@ def save_directory(
 ) -> Path:
     """Save a timm model in hub layout, atomically; arguments as for `tcnn.save`."""
     path, model = path_of(path, "path"), unwrapped(model)
-    if not getattr(model, "pretrained_cfg", None):
-        raise RequestError(
-            f"{type(model).__name__} is no timm model: write one .safetensors file instead of a directory"
-        )
-    if not hasattr(model, "num_classes"):
-        raise RequestError(
-            f"{type(model).__name__} has no classes, as timm's hub layout expects: write one .safetensors file instead"
-        )
+    refuse_without_layout(model)
     tensors, metadata = contents(model, verification, sections)
     if model.conversion_report.folded:  # type: ignore[union-attr]
         raise RequestError(f"{path}: timm has no name for a folded model: write one .safetensors file instead")
@@ -55,6 +48,18 @@ def save_directory(
         if check is not None:
             check(temporary)
     return path
+
+
+def refuse_without_layout(model: nn.Module) -> None:
+    """Raise `RequestError` for a model that timm's hub layout has no place for."""
+    if not getattr(model, "pretrained_cfg", None):
+        raise RequestError(
+            f"{type(model).__name__} is no timm model: write one .safetensors file instead of a directory"
+        )
+    if not hasattr(model, "num_classes"):
+        raise RequestError(
+            f"{type(model).__name__} has no classes, as timm's hub layout expects: write one .safetensors file instead"
+        )
 
 
 TAGS = ["image-classification", "timm", "tcnn"]

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from tcnn.checkpoints.checkpoint import Checkpoint, assemble, contents, existing, of_contents, read
-from tcnn.checkpoints.files import is_ours, refuse_in_files
+from tcnn.checkpoints.checkpoint import Checkpoint, assemble, contents, of_contents, read
+from tcnn.checkpoints.files import existing, is_ours, refuse_in_files
 from tcnn.config.conversion import OF_TRAINING
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import CheckpointError, RequestError, shorten

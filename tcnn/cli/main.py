@@ -17,13 +17,13 @@ from typing import Any
 
 import typer
 
-from tcnn.checkpoints.own_network import GIVE_SOURCE
 from tcnn.cli.group import ALIASES, command_group, is_joined, spellings_of
 from tcnn.cli.options.spellings import TAKES_TIMMS, timms
 from tcnn.cli.output import console
 from tcnn.errors import EnvironmentFailure, Stopped, StorageError, TcnnError, one_line, out_of_memory, shorten
 from tcnn.processes import QuickExit
 from tcnn.signals import pending, received, unwinding
+from tcnn.zoo.own_network import GIVE_SOURCE
 
 INTERRUPTED = 130
 UsageError: Any = typer.BadParameter.__mro__[1]

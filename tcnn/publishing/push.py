@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import timm
 from huggingface_hub import CommitOperationAdd, EvalResult, HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils._validators import validate_repo_id
@@ -170,6 +171,12 @@ def _opened(source: str | Path | nn.Module) -> tuple[nn.Module, VerificationRepo
         begun = unfinished(source)
         raise RequestError(begun or f"{source}: no such checkpoint; convert first: tcnn convert MODEL OUT.safetensors")
     content = open_checkpoint(str(source))
+    base = content.conversion.base_model
+    if not timm.is_model(base.partition(".")[0]):
+        raise RequestError(
+            f"{source}: made from {base}, which timm does not know, so that nobody could load it from the Hub by its "
+            "name; upload the file as it is, with `hf upload`, beside the code that builds the network"
+        )
     model = checkpoint.assemble(content, None, str(source))
     sections = {name: content.section(name) for name in content.metadata.keys() - checkpoint.RESERVED}
     return model, content.verification, sections

@@ -22,6 +22,7 @@ from tcnn.models.running import gpsa_layers
 from tcnn.training.preparing.converted import conversion_at
 from tcnn.training.preparing.prepare import Start, is_checkpoint, prepare
 from tcnn.workflows.pipeline import Source, open_source
+from tcnn.zoo.own_network import network_name
 
 
 def baseline_config(config: FinetuneConfig) -> FinetuneConfig:
@@ -87,13 +88,15 @@ def _original(
     if recorded.weights == "file":
         return _unconverted(Path(source)), content.conversion.config
     random = recorded.weights == "random" or not pretrained
-    args: dict[str, Any] = dict(content.conversion.model_args)
+    own = network_name()
+    args: dict[str, Any] = {} if own else dict(content.conversion.model_args)
     refuse_in_files(str(source), args)
-    if recorded.num_classes is not None:
+    if recorded.num_classes is not None and not own:
         args["num_classes"] = recorded.num_classes
-    model, origin = open_source(recorded.name, not random, None, recorded.seed, torch.device("cpu"), **args)
+    name = own or recorded.name
+    model, origin = open_source(name, not random, None, recorded.seed, torch.device("cpu"), **args)
     if pretrained and origin.digest != recorded.digest:
-        raise RequestError(f"the weights found for {recorded.name} are not those that it was converted from")
+        raise RequestError(f"the weights found for {name} are not those that it was converted from")
     return model, content.conversion.config
 
 

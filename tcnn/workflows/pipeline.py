@@ -22,6 +22,7 @@ from tcnn.models.running import usable_device
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify
 from tcnn.zoo.catalogue import cnn_of, is_converted, is_weights_file
+from tcnn.zoo.own_network import network_name
 from tcnn.zoo.sources import Say, create_source, create_structure
 
 Progress = Callable[[str], None]
@@ -35,7 +36,8 @@ class Source(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     name: str
-    weights: Literal["pretrained", "random", "file"]
+    weights: Literal["pretrained", "random", "file", "module"]
+    """module: those that a network of one's own is built with."""
     seed: int = 0
     num_classes: int | None = None
     digest: str | None = None
@@ -76,7 +78,8 @@ def convert_to_file(
 
     Args:
         name: a timm name, `local-dir:PATH` or `hf-hub:ORG/NAME`; `t_resnet50d` is what resnet50d becomes. Or a file of
-            timm's train.py, or a run or checkpoint of ours of a CNN that was trained as it is.
+            timm's train.py, a run or checkpoint of ours of a CNN that was trained as it is, or the network that was
+            named (`own_network`).
         output: a `.safetensors` file, or a directory for timm's hub layout.
         pretrained, weights, num_classes: as for `create_source`. Random weights are drawn from the config's seed.
         device: where the models are compared.
@@ -109,6 +112,8 @@ def convert_to_file(
         source, origin = open_source(
             name, pretrained, weights, config.seed, place, num_classes=num_classes, say=notes.append, **model_args
         )
+    if is_directory(output):
+        hub.refuse_without_layout(source)  # before the work
     progress("converting")
     model, report = convert(source, config)
     reference = source if config.stride == "keep" else without_stride(source, config)
@@ -235,13 +240,22 @@ def open_source(
     """Create the source CNN, and the record of the origin of its weights."""
     if num_classes is not None:
         model_args["num_classes"] = num_classes
-    kind: Literal["pretrained", "random", "file"] = "file" if weights else "pretrained" if pretrained else "random"
+    kind: Literal["pretrained", "random", "module"] = "pretrained" if pretrained else "random"
+    if name == network_name():
+        kind = "module"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = create_source(name, pretrained, weights, say, None, **model_args)
     fingerprint = checkpoint.digest(dict(model.state_dict()), {})
     training = None if weights is None else training_record(weights)
-    origin = Source(name=name, weights=kind, seed=seed, num_classes=num_classes, digest=fingerprint, training=training)
+    origin = Source(
+        name=name,
+        weights="file" if weights else kind,
+        seed=seed,
+        num_classes=num_classes,
+        digest=fingerprint,
+        training=training,
+    )
     return model.to(device), origin
 
 

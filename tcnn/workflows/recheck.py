@@ -27,6 +27,7 @@ from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify
 from tcnn.workflows.pipeline import Progress, Source, open_source
 from tcnn.zoo.catalogue import is_converted, is_weights_file
+from tcnn.zoo.own_network import network_name
 
 TCNNS = (*ConversionConfig.model_fields, *OF_TRAINING)
 """Model arguments that a T-CNN has and its CNN has not."""
@@ -117,24 +118,23 @@ def open_pair(
         raise RequestError(f"{path}: made from a weights file; give it again with --weights FILE, or --against MODEL")
     random = recorded is not None and recorded.weights == "random" and unknown
     progress("building the source")
-    args: Any = {} if against else dict(content.conversion.model_args)  # those of the CNN, checked in `assemble`
+    name = against or network_name() or (recorded.name if recorded else content.conversion.base_model)
+    # Those of the CNN, checked in `assemble`; a network of one's own is built without.
+    args: Any = {} if against or network_name() else dict(content.conversion.model_args)
     args |= {key: value for key, value in model_args.items() if key not in TCNNS}
-    if recorded is not None and recorded.num_classes is not None:
+    if recorded is not None and recorded.num_classes is not None and name != network_name():
         args["num_classes"] = recorded.num_classes
     if stored is not None:
         source, digest = stored.to(place), None
     else:
-        source, origin = open_source(
-            against or (recorded.name if recorded else content.conversion.base_model), not random, weights,
-            recorded.seed if recorded else 0, place, **args,
-        )  # fmt: skip
+        source, origin = open_source(name, not random, weights, recorded.seed if recorded else 0, place, **args)
         digest = origin.digest
     _refuse_other_classes(model, str(path), source, against or str(weights or content.conversion.base_model))
     known = recorded is not None and recorded.digest is not None
     if against is None and recorded is not None and known and digest != recorded.digest:
         raise RequestError(
-            f"{path}: the {'random weights drawn' if random else 'weights found'} for {recorded.name} are not those it "
-            "was converted from; name the right ones with --weights or --against"
+            f"{path}: the {'random weights drawn' if random else 'weights found'} for {name} are not those it was "
+            "converted from; name the right ones with --weights or --against"
         )
     config = content.conversion.config
     reference = source if config.stride == "keep" else without_stride(source, config)

@@ -1,1 +1,1 @@
-"""timm's models: the catalogue of convertible models, and how source models are created with their weights."""
+"""timm's models and networks of one's own: the catalogue, and how source models are created with their weights."""

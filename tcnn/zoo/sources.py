@@ -17,6 +17,7 @@ from tcnn.layers.convit import use_fast_attention
 from tcnn.zoo import catalogue
 from tcnn.zoo import weights as weights_files
 from tcnn.zoo.catalogue import canonical, is_converted, no_model
+from tcnn.zoo.own_network import import_module, network, network_name
 
 _DRAWS = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.erfinv_, Tensor.clamp_})
 """What weights are drawn by, in place."""
@@ -62,7 +63,8 @@ def create_source(
     """Create a timm model in evaluation mode, with its weights; a ConViT computes faster than timm's (`layers.convit`).
 
     Args:
-        name: a timm name (`resnet50d`, `resnet50d.ra2_in1k`), `local-dir:PATH` or `hf-hub:ORG/NAME`.
+        name: a timm name (`resnet50d`, `resnet50d.ra2_in1k`), `local-dir:PATH` or `hf-hub:ORG/NAME`; or that of the
+            network of one's own that was named (`own_network`), which has the weights that it is built with.
         pretrained: load the pretrained weights; never replaced by random ones in silence.
         weights: a safetensors or PyTorch file to load instead; read without unpickling (`tcnn.zoo.weights`).
         say: called with what was inferred from the file: another class count than the model's default.
@@ -72,6 +74,8 @@ def create_source(
 
     Raises: `UnknownModelError`, `WeightsError`, `DownloadError`, each with one line that says what to do.
     """
+    if name == network_name():
+        return _own(weights, model_args)
     name = canonical(name)
     architecture = check_name(name)
     if weights is not None:
@@ -88,9 +92,47 @@ def create_source(
 
 def create_structure(name: str, num_classes: int | None = None, **model_args: object) -> nn.Module:
     """Create a model without its weights: on the meta device, in evaluation mode; arguments as for `create_source`."""
+    if name == network_name():
+        return _own(None, model_args | ({} if num_classes is None else {"num_classes": num_classes}))
     name = canonical(name)
     check_name(name)
     return _on_meta(name, model_args | ({} if num_classes is None else {"num_classes": num_classes}))
+
+
+def own_network(classes: int | None = None) -> nn.Module | None:
+    """The network of one's own that was named, built anew with the caller's seed; None where none was.
+
+    What is drawn at random by the import of its module is the same in every process.
+
+    Args:
+        classes: which a file's classifier tells apart; where it was replaced by training, it is here, too.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        import_module()
+    model = network()
+    reset = getattr(model, "reset_classifier", None)
+    if classes and callable(reset) and getattr(model, "num_classes", classes) != classes:
+        reset(classes)
+    return model
+
+
+def _own(file: Path | None, model_args: Mapping[str, object]) -> nn.Module:
+    """The network that was named, with the weights that it is built with, or those of a file."""
+    if model_args:
+        raise RequestError(
+            f"{network_name()}: is built without arguments, so {', '.join(model_args)} would have no effect; name what "
+            "builds it with them"
+        )
+    model = own_network()
+    assert model is not None  # noqa: S101 - it has a name
+    if file is not None:
+        state = weights_files.without_prefix(file, weights_files.read(file).state, model.state_dict())
+        weights_files.refuse_not_finite(file, state)
+        if reason := weights_files.mismatch(state, model.state_dict(), ()):
+            raise WeightsError(f"{file} does not fit {network_name()}: {reason}")
+        model.load_state_dict(state)
+    return model.eval()
 
 
 def check_name(name: str) -> str | None:

@@ -42,7 +42,7 @@ def softened(converted: Path) -> Path:
 def test_a_conversion_becomes_the_cnn_again(tcnn: Run, converted: Path) -> None:
     done = tcnn("fold", converted, "b.safetensors")
     assert (done.code, done.err) == (0, "")
-    assert "a plain timm state dict" in done.out
+    assert "(the plain state dict of test_resnet" in done.out
     assert "images/s" in done.out
     assert "relative error of the logits" in done.out
     model = timm.create_model("test_resnet", pretrained=False, num_classes=3)

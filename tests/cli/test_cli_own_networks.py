@@ -13,7 +13,7 @@ from safetensors import safe_open
 import tcnn as library
 from tcnn.analysis.images import pictures_of
 from tcnn.checkpoints.checkpoint import load
-from tcnn.checkpoints.own_network import network
+from tcnn.zoo.own_network import network
 
 Run = Callable[..., Any]
 OWN = ("--module", "tiny_runs:TwoConvs")

@@ -72,6 +72,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "tcnn convert resnet18 --no-pretrained --dry-run",
         "tcnn convert resnet50 t.safetensors --weights my_resnet50.pth",
         "tcnn convert resnet50d hub/ --stride dilate --content-heads 4",
+        "tcnn convert --module nets.small:build small.safetensors --size 32",
     ),
     "verify": (
         "tcnn verify t_resnet50d.safetensors",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tcnn.cli.options.shared import is_built
 from tcnn.errors import RequestError
 
 Parameters = Mapping[str, Any]
@@ -58,6 +59,10 @@ def _loads(given: Parameters) -> bool:
 
 
 OWN = Rule("module", _loads, "applies to files and runs, and none is given; timm builds other models")
+OWN_WEIGHTS = Rule(
+    "pretrained", lambda given: not is_built(given),
+    "the network of --module has the weights that it is built with, random ones or not; leave it out",
+)  # fmt: skip
 BUILT = Rule(
     "model_kwargs", lambda given: False,
     "training builds its model, and the CNN beside it, again from the name; convert first, which records them: "
@@ -71,6 +76,10 @@ TRAINING = (
 )
 RULES: dict[str, tuple[Rule, ...]] = {
     "convert": (
+        OWN_WEIGHTS,
+        *(Rule(name, lambda given: not is_built(given), "--module builds the network, without arguments; name what "
+               "builds it so") for name in ("num_classes", "model_kwargs")),
+        Rule("size", is_built, "applies to a network of --module only; other models know the size that they are for"),
         _not_beside("stage", "target", "--target names the convolutions; give one of the two"),
         _not_beside("pretrained", "weights", "--weights names the weights; give one of the two"),
     ),
@@ -96,7 +105,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
           for other in ("format", "opset", "batch", "dynamic", "fixed")),
         Rule("opset", lambda given: _format(given) != "torch", "applies to ONNX, but OUT is a torch.export program"),
     ),
-    "finetune": TRAINING,
+    "finetune": (OWN_WEIGHTS, *TRAINING),
     "fold": (
         OWN,
         _not_beside("max_error", "prune", "--prune goes by where heads look, not by an error; measure it with --data"),
@@ -114,8 +123,9 @@ RULES: dict[str, tuple[Rule, ...]] = {
         _needs("limit", "images", why="there is nothing to limit without --images"),
         _needs("shown", "images", why="there are no attention maps without --images"),
     ),
-    "plan": (BUILT,),
+    "plan": (OWN_WEIGHTS, BUILT),
     "predict": (OWN,),
+    "verify": (OWN,),
     "report": (_needs("module", "images", why="nothing is loaded without --images"),),
     "serve": (_needs("slots", "worker", why="there is no worker with --no-worker"),),
 }  # fmt: skip

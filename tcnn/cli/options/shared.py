@@ -1,9 +1,12 @@
-"""Options that several commands have, each with its type, its help and its placeholder."""
+"""Options that several commands have, each with its type, its help and its placeholder; the model that they name."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from tcnn.errors import RequestError
 
 T_CNN = (
     "A checkpoint, a run's directory, a timm name prefixed with t_, hf-hub:ORG/NAME, or a checkpoint of timm's "
@@ -24,7 +27,7 @@ PRESETS = (
 def _network(context: typer.Context, name: str | None) -> str | None:
     """Have the network that was named be that of the files, for as long as the command runs."""
     if name is not None:
-        from tcnn.checkpoints.own_network import network_named
+        from tcnn.zoo.own_network import network_named
 
         context.with_resource(network_named(name))
     return name
@@ -32,7 +35,7 @@ def _network(context: typer.Context, name: str | None) -> str | None:
 
 TcnnCheckpoint = Annotated[str, typer.Argument(help=T_CNN, metavar="CKPT")]
 AnyCheckpoint = Annotated[str, typer.Argument(help=ANY_MODEL, metavar="CKPT")]
-AnyModel = Annotated[str, typer.Argument(help=ANY_MODEL, metavar="MODEL")]
+AnyModel = Annotated[str | None, typer.Argument(help=ANY_MODEL, metavar="MODEL", show_default=False)]
 Pretrained = Annotated[bool, typer.Option("--pretrained/--no-pretrained", help="Pretrained or random weights.")]
 ModelKwargs = Annotated[
     list[str] | None,
@@ -44,6 +47,17 @@ Network = Annotated[
     typer.Option(
         "--module",
         help="For files and runs of a network that timm does not know: the function or class that builds it.",
+        metavar="PACKAGE.MODULE:NAME",
+        callback=_network,
+    ),
+]
+
+NetworkOrFiles = Annotated[
+    str | None,
+    typer.Option(
+        "--module",
+        help="Begin with a network that timm does not know: the function or class that builds it, in the place of "
+        "MODEL; beside a MODEL that is a file or run, what builds that one's.",
         metavar="PACKAGE.MODULE:NAME",
         callback=_network,
     ),
@@ -97,3 +111,54 @@ RefusedModelKwargs = Annotated[list[str] | None, typer.Option("--model-kwargs", 
 def given(**options: Any) -> dict[str, Any]:
     """The options that were given: those that are not None."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def beginning(model: str | None, module: str | None) -> str:
+    """The model's name: MODEL, or that of the network of one's own; raises `RequestError` for two networks.
+
+    Beside MODEL, `--module` says of which network that file or run is.
+    """
+    from tcnn.checkpoints.files import is_ours
+    from tcnn.zoo.catalogue import is_weights_file
+
+    if model is None:
+        if module is None:
+            raise typer.BadParameter("missing; name a model, or what builds it with --module", param_hint="MODEL")
+        return module
+    if module is not None and is_weights_file(model):
+        raise RequestError(
+            f"{model}: weights, whose network --module names; give them with --weights {model}, in the place of MODEL"
+        )
+    if module is not None and not is_ours(model):
+        raise RequestError(f"--module: builds the network, and {model} names another one; leave one of the two out")
+    return model
+
+
+def with_output(model: str | None, output: Path | None, module: str | None) -> tuple[str | None, Path | None]:
+    """MODEL and OUT: beside `--module` one name alone is OUT, unless it is a run's, or that of another network."""
+    if module is None or model is None or output is not None or _is_run(model) or _is_other(model):
+        return model, output
+    return None, Path(model)
+
+
+def is_built(given: Mapping[str, Any]) -> bool:
+    """Whether a command, by its parameters, begins with the network of `--module` itself, not with its file or run."""
+    model, module = given.get("model"), given.get("module")
+    if "output" in given:
+        model, _ = with_output(model, given["output"], module)
+    return module is not None and model is None
+
+
+def _is_run(name: str) -> bool:
+    from tcnn.checkpoints.files import checkpoint_file
+
+    file = checkpoint_file(name)
+    return Path(name).is_dir() and file is not None and file.name != "model.safetensors"
+
+
+def _is_other(name: str) -> bool:
+    """Whether a name is that of a model of timm's or of the Hub's, or of a file of weights."""
+    from tcnn.zoo.catalogue import cnn_of, entries, is_weights_file
+
+    known = cnn_of(name).partition(".")[0] in entries() and not Path(name).exists()
+    return known or is_weights_file(name) or name.startswith(("hf-hub:", "hf_hub:", "local-dir:"))

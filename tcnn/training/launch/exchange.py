@@ -82,6 +82,8 @@ class RunRequest(BaseModel):
     pretrained: bool = True
     weights: str | None = None
     names: dict[str, str] = {}
+    module: str | None = None
+    """What builds the network of the model, if timm does not know it (`own_network`)."""
     baseline: bool = False
     compare: bool = False
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from tcnn.errors import TcnnError
 from tcnn.processes import die_with_parent, keep_freed_memory, loading
 from tcnn.training.launch.exchange import Exchange, RunRequest
 from tcnn.training.runs.callbacks import Callbacks
+from tcnn.zoo.own_network import network_named
 
 if TYPE_CHECKING:
     from tcnn.training.single_run import FinetuneResult
@@ -19,13 +21,14 @@ def finetune_request(request: RunRequest, callbacks: Callbacks) -> "FinetuneResu
     with loading():
         from tcnn.training.finetune import finetune  # torch is not loaded before the exchange has been read
 
-    return finetune(
-        request.model, request.data, request.val, request.config, request.out, resume=request.resume,
-        force=request.force, allow_changes=request.allow_changes, pretrained=request.pretrained,
-        weights=None if request.weights is None else Path(request.weights), names=request.names,
-        baseline=request.baseline, compare=request.compare,
-        report=callbacks.report, say=callbacks.say, stop=callbacks.stop,
-    )  # fmt: skip
+    with nullcontext() if request.module is None else network_named(request.module):
+        return finetune(
+            request.model, request.data, request.val, request.config, request.out, resume=request.resume,
+            force=request.force, allow_changes=request.allow_changes, pretrained=request.pretrained,
+            weights=None if request.weights is None else Path(request.weights), names=request.names,
+            baseline=request.baseline, compare=request.compare,
+            report=callbacks.report, say=callbacks.say, stop=callbacks.stop,
+        )  # fmt: skip
 
 
 def train(exchange: Exchange) -> int:

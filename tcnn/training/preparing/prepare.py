@@ -27,6 +27,7 @@ from tcnn.training.preparing.settings import drop_path_for, size_for
 from tcnn.training.recipe import freezing
 from tcnn.training.recipe.freezing import ablate, initialise_untrained
 from tcnn.zoo import catalogue
+from tcnn.zoo.own_network import network_name
 from tcnn.zoo.sources import create_source, create_structure
 
 Converted = Callable[[nn.Module, nn.Module, tuple[int, int]], None]
@@ -75,8 +76,8 @@ def prepare(
         source, weights = as_source(source, weights)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        if isinstance(source, nn.Module):
-            model, origin = copy.deepcopy(source), "unknown"
+        if isinstance(source, nn.Module) or source == network_name():
+            model, origin = _own(source, weights)
             _check_drop_path(model, config, notes)
         elif is_checkpoint(source):
             model, origin = _load_checkpoint(Path(source), config, notes)
@@ -88,7 +89,8 @@ def prepare(
         record = getattr(model, "conversion_report", None)
         if record is not None:
             refuse_folded(record, str(source) if not isinstance(source, nn.Module) else record.base_model, "fine-tune")
-        cfg: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
+        # Where it has no description, the size at which it was trained or converted is its own.
+        cfg: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {"input_size": input_shape(model)}
         size = size_for(config, str(cfg.get("architecture")).removeprefix("t_"), cfg)
         new_classifier = _fit_classes(model, class_names, notes)
         given = bool(gpsa_layers(model))
@@ -154,6 +156,8 @@ def in_chans(source: str | Path | nn.Module) -> int:
     """Number of input channels of a model, before it is built."""
     if isinstance(source, nn.Module):
         return input_shape(source)[0]
+    if source == network_name():
+        return input_shape(create_structure(str(source)))[0]
     source = as_source(source)[0]
     if is_checkpoint(source):
         content = open_checkpoint(source)
@@ -179,7 +183,18 @@ def teacher_for(
     if isinstance(source, nn.Module):
         return copy.deepcopy(source).eval()
     source, weights = as_source(source, weights)
-    return open_model(str(source)) if is_checkpoint(source) else create_source(str(source), pretrained, weights)
+    if is_checkpoint(source):
+        return open_model(str(source))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)  # what is drawn is what the model begins with
+        return create_source(str(source), pretrained, weights)
+
+
+def _own(source: str | Path | nn.Module, weights: Path | None) -> tuple[nn.Module, str]:
+    """A module, or the network of one's own that was named, and what is known of its weights."""
+    if isinstance(source, nn.Module):
+        return copy.deepcopy(source), "unknown"
+    return create_source(str(source), weights=weights), "unknown" if weights is None else "file"
 
 
 def _load_checkpoint(path: Path, config: FinetuneConfig, notes: list[str]) -> tuple[nn.Module, str]:

@@ -5,8 +5,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tcnn.cli.options.shared import AsJson, Force, ModelKwargs, Pretrained, Tolerance, given
-from tcnn.cli.options.spellings import source_arguments
+from tcnn.cli.options.shared import (
+    AsJson,
+    Force,
+    ModelKwargs,
+    NetworkOrFiles,
+    Pretrained,
+    Tolerance,
+    beginning,
+    given,
+    with_output,
+)
+from tcnn.cli.options.spellings import image_size, source_arguments
 from tcnn.cli.output import console
 from tcnn.errors import RequestError
 from tcnn.processes import loading
@@ -17,13 +27,14 @@ if TYPE_CHECKING:
 
 def command(
     model: Annotated[
-        str,
+        str | None,
         typer.Argument(
             help="A timm name, local-dir:PATH, hf-hub:ORG/NAME, a checkpoint of timm's train.py, or the run of a CNN "
             "trained with --no-convert.",
             metavar="MODEL",
+            show_default=False,
         ),
-    ],
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Argument(help="A .safetensors file, or a directory for timm's hub layout.", metavar="OUT"),
@@ -31,6 +42,15 @@ def command(
     weights: Annotated[
         Path | None,
         typer.Option(help="Load the source's weights from this safetensors or PyTorch file.", metavar="FILE"),
+    ] = None,
+    module: NetworkOrFiles = None,
+    size: Annotated[
+        str | None,
+        typer.Option(
+            help="Pixels of the images that the network of --module is for: 32 or 224x160 (height × width); default "
+            "224.",
+            metavar="S",
+        ),
     ] = None,
     model_kwargs: ModelKwargs = None,
     pretrained: Pretrained = True,
@@ -92,9 +112,12 @@ def command(
     from tcnn.config import ConversionConfig, VerificationConfig, build
     from tcnn.zoo import catalogue
 
+    model, output = with_output(model, output, module)
+    name = beginning(model, module)
     chosen = given(
-        stage=stage, stride=stride, content=content, content_heads=content_heads, query_key=query_key, seed=seed,
-        temperature=temperature, head_dim=head_dim, target=target, position=position, position_reach=position_reach,
+        input_size=image_size(size), stage=stage, stride=stride, content=content, content_heads=content_heads,
+        query_key=query_key, seed=seed, temperature=temperature, head_dim=head_dim, target=target, position=position,
+        position_reach=position_reach,
     )  # fmt: skip
     config = build(ConversionConfig, chosen)
     bounds = {} if tolerance is None else {"tolerance_float32": tolerance, "tolerance_float64": min(tolerance, 1e-10)}
@@ -110,18 +133,18 @@ def command(
         from tcnn.files import check_output
 
         check_output(output, force)  # before torch is loaded: a wrong path is answered at once
-    if not is_stored(model) and not Path(model).exists():
-        catalogue.check(model, default_choice=stage == -1 and target is None)
+    if not is_stored(name) and not Path(name).exists():
+        catalogue.check(name, default_choice=stage == -1 and target is None)
 
     with loading():
         from tcnn.workflows import pipeline
 
     if dry_run or output is None:
-        result = pipeline.plan(model, config, num_classes, **arguments)
+        result = pipeline.plan(name, config, num_classes, **arguments)
     else:
         with console.steps(pipeline.STEPS, quiet=as_json) as progress:
             result = pipeline.convert_to_file(
-                model, output, config, verification, pretrained=pretrained, weights=weights, num_classes=num_classes,
+                name, output, config, verification, pretrained=pretrained, weights=weights, num_classes=num_classes,
                 device=device, force=force, progress=progress, **arguments,
             )  # fmt: skip
     if as_json:

@@ -102,5 +102,5 @@ def _show(result: "FoldResult") -> None:
         f"speed: {speed.before:.1f} → {speed.after:.1f} images/s, {speed.after / speed.before:.2f}× "
         f"({speed.device}, batch {speed.batch_size})"
     )
-    kind = "a plain timm state dict" if result.format == "timm" else "a tcnn checkpoint"
+    kind = f"the plain state dict of {result.base_model}" if result.format == "timm" else "a tcnn checkpoint"
     out.print(f"wrote {result.output} ({kind}, {console.scale(result.bytes)}B) in {result.seconds:.1f} s", markup=False)

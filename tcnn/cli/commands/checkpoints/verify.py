@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tcnn.cli.options.shared import AsJson, ModelKwargs, Tolerance
+from tcnn.cli.options.shared import AsJson, ModelKwargs, Network, Tolerance
 from tcnn.cli.options.spellings import model_arguments
 from tcnn.cli.output import console
 from tcnn.errors import RequestError, VerificationError
@@ -28,6 +28,7 @@ def command(
         Path | None, typer.Option(help="Load the source's weights from this file.", metavar="FILE")
     ] = None,
     model_kwargs: ModelKwargs = None,
+    module: Network = None,
     images: Annotated[
         Path | None, typer.Option(help="Compare on the images in this directory instead of on noise.", metavar="DIR")
     ] = None,

@@ -16,6 +16,7 @@ from tcnn.cli.options.shared import (
     Epochs,
     Fraction,
     LearningRate,
+    NetworkOrFiles,
     Pixels,
     Preset,
     Pretrained,
@@ -24,6 +25,7 @@ from tcnn.cli.options.shared import (
     Teacher,
     Validation,
     Workers,
+    beginning,
     given,
 )
 from tcnn.cli.options.spellings import image_size, processes
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: AnyModel,
+    model: AnyModel = None,
     data: Annotated[
         str | None,
         typer.Option(help="Training images: a folder, a .tar, hfds/…, torch/…, wds/….", metavar="DATASET"),
@@ -86,6 +88,7 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the run in --out.")] = False,
     pretrained: Pretrained = True,
     weights: Annotated[Path | None, typer.Option(help="Load the CNN's weights from this file.", metavar="FILE")] = None,
+    module: NetworkOrFiles = None,
     model_kwargs: RefusedModelKwargs = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print all settings as YAML and exit.")] = False,
     as_json: AsJson = False,
@@ -102,6 +105,7 @@ def command(
         anneal=anneal, fraction=fraction, teacher=teacher, seed=seed, workers=workers, device=device,
         val_split=val_split,
     )  # fmt: skip
+    model = beginning(model, module)
     settings = finetune_config(preset, config, assignments or (), options)
     if not print_config:
         refuse_without_effect(settings, assigned(assignments or ()), "--set ")
@@ -135,7 +139,7 @@ def command(
         request = RunRequest(
             model=model, data=data, val=val, config=settings, out=str(directory), resume=resume, force=force,
             allow_changes=allow_changes, pretrained=pretrained, weights=None if weights is None else str(weights),
-            baseline=baseline,
+            module=module, baseline=baseline,
         )  # fmt: skip
         result = finetune_on(placement, request, Callbacks(report, say))
     if as_json:

@@ -17,6 +17,7 @@ from tcnn.cli.options.shared import (
     Epochs,
     Fraction,
     LearningRate,
+    NetworkOrFiles,
     Pixels,
     Preset,
     RefusedModelKwargs,
@@ -24,6 +25,7 @@ from tcnn.cli.options.shared import (
     Teacher,
     Validation,
     Workers,
+    beginning,
     given,
 )
 from tcnn.cli.options.spellings import image_size
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: AnyModel,
+    model: AnyModel = None,
+    *,
     data: Annotated[str, typer.Option(help="Training images, as for `tcnn finetune`.", metavar="DATASET")],
     val: Validation = None,
     val_split: Annotated[
@@ -64,6 +67,7 @@ def command(
     assignments: Annotated[
         list[str] | None, typer.Option("--set", help="Any other setting of the run.", metavar="KEY=VALUE")
     ] = None,
+    module: NetworkOrFiles = None,
     model_kwargs: RefusedModelKwargs = None,
     out: Annotated[
         Path | None, typer.Option(help="The run's directory, to check its disk; default: runs/MODEL.", metavar="DIR")
@@ -92,6 +96,7 @@ def command(
         anneal=anneal, fraction=fraction, teacher=teacher, seed=seed, workers=workers, device=device,
         val_split=val_split,
     )  # fmt: skip
+    model = beginning(model, module)
     settings = finetune_config(preset, config, assignments or (), options)
     refuse_without_effect(settings, assigned(assignments or ()), "--set ")
     check_run(

@@ -1,6 +1,7 @@
-"""Networks that timm does not know, built by what a user names, `PACKAGE.MODULE:NAME`, for the files that have their
-weights."""
+"""Networks that timm does not know, built by what a user names, `PACKAGE.MODULE:NAME`: for the files that have their
+weights, and as models to begin with, whose name is then this one."""
 
+import copy
 import importlib
 import re
 import sys
@@ -37,35 +38,35 @@ def network_named(name: str) -> Iterator[None]:
         _named.reset(token)
 
 
-def network() -> "nn.Module | None":
-    """The network that was named, built anew; None where none was."""
+def network_name() -> str | None:
+    """The name that was given, None where none was."""
+    return _named.get()
+
+
+def import_module() -> None:
+    """Import the module of the network that was named, if one was; raises as `network` does."""
     name = _named.get()
-    return None if name is None else build(name)
+    if name is not None:
+        with _of_the_user(name):
+            importlib.import_module(name.partition(":")[0])
 
 
-def build(name: str) -> "nn.Module":
-    """What `PACKAGE.MODULE:NAME` is, a module, or returns: a function or class that needs no arguments.
+def network() -> "nn.Module | None":
+    """The network that was named, built anew; None where none was.
 
-    The working directory is looked through last, so that nothing in it takes the place of what is installed.
+    It is what `PACKAGE.MODULE:NAME` is, a module, or returns: a function or class that needs no arguments.
 
     Raises `RequestError` for what cannot be imported, fails, or is no module.
     """
+    name = _named.get()
+    if name is None:
+        return None
     place, _, path = name.partition(":")
-    here = str(Path.cwd())
-    added = here not in sys.path
-    if added:
-        sys.path.append(here)
-    try:
+    with _of_the_user(name):
         made: Any = importlib.import_module(place)
         for part in path.split("."):
             made = getattr(made, part)
-        if callable(made) and not _is_module(type(made)):
-            made = made()
-    except Exception as error:  # what is imported is the user's, and may fail in any way
-        raise RequestError(f"--module {name}: {type(error).__name__}: {one_line(error)}") from error
-    finally:
-        if added:  # what the module itself has added stays
-            sys.path.remove(here)
+        made = copy.deepcopy(made) if _is_module(type(made)) else made() if callable(made) else made
     if not _is_module(type(made)):
         found = type(made).__name__
         raise RequestError(
@@ -73,6 +74,25 @@ def build(name: str) -> "nn.Module":
         )
     module: nn.Module = made
     return module
+
+
+@contextmanager
+def _of_the_user(name: str) -> Iterator[None]:
+    """Context in which the user's code runs, which may fail in any way.
+
+    The working directory is looked through last, so that nothing in it takes the place of what is installed.
+    """
+    here = str(Path.cwd())
+    added = here not in sys.path
+    if added:
+        sys.path.append(here)
+    try:
+        yield
+    except Exception as error:
+        raise RequestError(f"--module {name}: {type(error).__name__}: {one_line(error)}") from error
+    finally:
+        if added:  # what the module itself has added stays
+            sys.path.remove(here)
 
 
 def _is_module(kind: type) -> bool:
