@@ -5,6 +5,7 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy
 import pytest
 import timm
 import torch
@@ -18,6 +19,7 @@ from tcnn.analysis.measures import measure
 from tcnn.analysis.reading.rundirs import checkpoint_of
 from tcnn.analysis.records import Inspection
 from tcnn.errors import EnvironmentFailure, RequestError
+from tcnn.layers.self_attention import SelfAttention2d
 
 
 @pytest.fixture
@@ -145,3 +147,24 @@ def test_a_file_and_its_run(converted: nn.Module, tmp_path: Path) -> None:
     assert checkpoint_of("resnet18") == "resnet18"
     draw(tmp_path / "a.png")
     assert tcnn.inspect(str(file), tmp_path / "a.png", size=64).images == 1
+
+
+def test_images_of_python_are_measured_like_files_up_to_the_limit(converted: nn.Module, pictures: Path) -> None:
+    files = sorted(pictures.rglob("*.*"))[:3]
+    images = [Image.open(files[0]), numpy.asarray(Image.open(files[1]).convert("RGB")), Image.open(files[2])]
+    found = tcnn.inspect(converted, images, limit=2, shown=0)
+    assert (found.images, found.unreadable) == (2, [])
+    one = tcnn.inspect(converted, [Image.open(files[0])], limit=1, shown=0)
+    assert one.layers[0].entropy == tcnn.inspect(converted, files[0]).layers[0].entropy
+
+
+def test_a_layer_has_the_mean_span_of_its_heads(converted: nn.Module) -> None:
+    layer = tcnn.inspect(converted).layers[0]
+    assert layer.span == pytest.approx(sum(head.span for head in layer.heads) / 9)  # type: ignore[misc]
+
+
+def test_cordonniers_heads_have_centres() -> None:
+    model = timm.create_model("cordonnier_quadratic_tiny", num_classes=3).eval()
+    heads = tcnn.inspect(model, torch.randn(1, 3, 32, 32)).layers[0].heads
+    centres = next(m for m in model.modules() if isinstance(m, SelfAttention2d)).summary()[1]
+    assert [head.centre for head in heads] == [pytest.approx(tuple(centre)) for centre in centres.tolist()]

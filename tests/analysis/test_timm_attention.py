@@ -7,7 +7,8 @@ from timm.models.convit import GPSA
 from torch import Tensor, nn
 
 from tcnn.analysis.attention import encode
-from tcnn.analysis.measures import measure
+from tcnn.analysis.measures import circles, measure
+from tcnn.analysis.timm_attention import patch_grid
 from tcnn.errors import RequestError
 
 SIZE = 64
@@ -168,3 +169,16 @@ def test_windows_are_passed_over() -> None:
     )
     with pytest.raises(RequestError, match="no attention to look at"):
         encode(model.eval(), torch.randn(1, 3, 224, 224))
+
+
+def test_a_layer_without_centres_has_no_circles() -> None:
+    layer = encode(vit(), images()).layers["blocks.0.attn"]
+    assert circles(layer) == {"centres": None, "radii": None}
+
+
+def test_a_grid_of_patches_that_is_fixed() -> None:
+    """Where a network before the patches decides how large they are: the grid is not square."""
+    model = nn.Module()
+    model.patch_embed = nn.Module()
+    model.patch_embed.grid_size = (3, 5)  # type: ignore[assignment]
+    assert patch_grid(model, (64, 64)) == (3, 5)

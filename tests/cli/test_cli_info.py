@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import timm
 import torch
@@ -152,6 +153,21 @@ def test_a_file_of_timms_train_py_is_told(tcnn: Run, lively: Callable[..., nn.Mo
     assert "on photos, epoch 7" in shown
     assert "top-1 62.5%, measured while it was trained" in shown
     assert "converted  " in shown if name.startswith("t_") else "can convert" in shown
+
+
+def test_a_repository_in_the_cache_is_told(
+    tcnn: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "hub/models--me--mine"
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs/main").write_text("1" * 40)
+    shutil.copytree(file.parent, kept / "snapshots" / ("1" * 40))
+    (kept / "snapshots" / ("1" * 40) / file.name).rename(kept / "snapshots" / ("1" * 40) / "model.safetensors")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    found, local = (tcnn("info", name, "--json").json for name in ("hf-hub:me/mine", str(file)))
+    assert found["name"] == "hf-hub:me/mine"
+    alike = ("kind", "source", "stage", "layers", "parameters", "classes", "verification")
+    assert {name: found[name] for name in alike} == {name: local[name] for name in alike}
 
 
 def test_a_repository_that_cannot_be_reached(tcnn: Run, no_network: None) -> None:
