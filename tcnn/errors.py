@@ -4,6 +4,7 @@
 
     TcnnError
     ├── RequestError (2)               what was asked for cannot be done
+    │   ├── ConfigError                a configuration built in Python with a wrong setting
     │   ├── UnknownModelError          no such model; names close ones
     │   ├── NothingToConvertError      no convolution left to convert; says what was looked at
     │   ├── NoAttentionError           a model without attention to look at
@@ -39,6 +40,10 @@ class RequestError(TcnnError):
     """The request itself is wrong."""
 
     exit_code = 2
+
+
+class ConfigError(RequestError, ValueError):
+    """A configuration that is built in Python has a wrong setting; a ValueError as well, as pydantic's error is."""
 
 
 class UnknownModelError(RequestError):

@@ -4,7 +4,7 @@ import difflib
 import math
 from collections.abc import Mapping, Sequence
 from numbers import Integral
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, dataclass_transform, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -18,7 +18,12 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from tcnn.errors import RequestError, named, shorten
+from tcnn.errors import ConfigError, RequestError, named, shorten
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
 
 MOST_PIXELS = 2**16
 """Side of the largest image that may be asked for; PyTorch and PIL end with an OverflowError far above."""
@@ -67,8 +72,25 @@ Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(
 """τ, dimensionless; layers hold it in float32."""
 
 
-class Frozen(BaseModel):
-    """Base class of configurations: immutable, and an unknown key is an error."""
+@dataclass_transform(kw_only_default=True, field_specifiers=(Field,))
+class _OneLine(ModelMetaclass):
+    """Has the constructor say in one line what pydantic says in several.
+
+    Only `Kind(…)` comes here: what pydantic itself reads (JSON, parts of others, HTTP bodies) fails with its own error,
+    which has a list of all that is wrong.
+    """
+
+    if not TYPE_CHECKING:  # which knows the constructor's arguments by the fields
+
+        def __call__(self, *args: Any, **values: Any) -> Any:
+            try:
+                return super().__call__(*args, **values)
+            except ValidationError as error:
+                raise ConfigError(_refusal(self, error)) from error
+
+
+class Frozen(BaseModel, metaclass=_OneLine):
+    """Base class of configurations: immutable; an unknown key or a wrong value is a `ConfigError`."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
@@ -133,20 +155,23 @@ def build(kind: type[ConfigT], values: Mapping[str, object], over: ConfigT | Non
         raise RequestError(f"config: expected a {kind.__name__}, got a {type(over).__name__}")
     given = {name: getattr(over, name) for name in over.model_fields_set} if over is not None else {}
     try:
-        return kind(**{**given, **values})
+        return kind.model_validate({**given, **values})
     except ValidationError as error:
-        errors = error.errors()
-        # Where a field may be one of several kinds of value, the kind that fitted farthest is the one that was meant.
-        first = max((e for e in errors if e["loc"][:1] == errors[0]["loc"][:1]), key=lambda e: len(e["loc"]))
-        field = ".".join(str(part) for part in _named(kind, first["loc"]))
-        message = words(first)
-        if first["type"] == "extra_forbidden":
-            message = unknown_key(kind, first["loc"])
-        elif field and (counted := length(first)):
-            message = f"{field}: {counted}"
-        elif field:
-            message = f"{field}: {message.lower()}, got {shorten(repr(first.get('input')), 80)}"
-        raise RequestError(message) from error  # without a field several disagree, and the message names them
+        raise RequestError(_refusal(kind, error)) from error
+
+
+def _refusal(kind: type[BaseModel], error: ValidationError) -> str:
+    """One line that names the first field with an error."""
+    errors = error.errors()
+    # Where a field may be one of several kinds of value, the kind that fitted farthest is the one that was meant.
+    first = max((e for e in errors if e["loc"][:1] == errors[0]["loc"][:1]), key=lambda e: len(e["loc"]))
+    if first["type"] == "extra_forbidden":
+        return unknown_key(kind, first["loc"])
+    field, message = ".".join(str(part) for part in _named(kind, first["loc"])), words(first)
+    if not field:  # several disagree, and the message names them
+        return message
+    told = length(first) or f"{message.lower()}, got {shorten(repr(first.get('input')), 80)}"
+    return f"{field}: {told}"
 
 
 def _named(kind: type[BaseModel], path: tuple[int | str, ...]) -> tuple[int | str, ...]:

@@ -1,5 +1,8 @@
-"""What Python's callers give and get: a square by its side, arrays of pixels, others' names; results print."""
+"""What Python's callers give and get: a square by its side, arrays of pixels, others' names; results print, and a wrong
+setting is one line.
+"""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,12 +12,13 @@ import pytest
 import torch
 from nets import PlainNet
 from PIL import Image
+from pydantic import ValidationError
 from torch import nn
 
 import tcnn
 from tcnn.config import ConversionConfig, FinetuneConfig, VerificationConfig, build
 from tcnn.config.evaluation import EvaluationConfig
-from tcnn.errors import RequestError
+from tcnn.errors import ConfigError, RequestError
 
 PIXELS = numpy.random.default_rng(0).integers(0, 255, (24, 20, 3), dtype=numpy.uint8)
 
@@ -132,3 +136,25 @@ def _timms() -> nn.Module:
     import timm
 
     return timm.create_model("t_test_resnet").eval()
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda: FinetuneConfig(epochs=-1), "epochs: input should be greater than or equal to 1, got -1"),
+        (lambda: FinetuneConfig(learning_rate=1), "learning_rate: no such setting; did you mean lr?"),
+        (lambda: FinetuneConfig(conversion={"target": 3}), "conversion.target: input should be a valid string, got 3"),
+        (lambda: ConversionConfig(content_heads=-3),
+         "content_heads: input should be greater than or equal to 0, got -3"),
+        (lambda: VerificationConfig(input_size=0), "input_size: input should be greater than or equal to 1, got 0"),
+        (lambda: EvaluationConfig(severities=[9]), "severities: expected severities from 1 to 5, got [9]"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_one_that_is_built_is_told_in_one_line(build: Callable[[], object], said: str) -> None:
+    """And by pydantic where it reads values itself, which FastAPI relies on."""
+    with pytest.raises(ConfigError) as error:
+        build()
+    assert str(error.value) == said
+    assert isinstance(error.value, RequestError) and isinstance(error.value, ValueError)
+    with pytest.raises(ValidationError):
+        FinetuneConfig.model_validate({"epochs": -1})

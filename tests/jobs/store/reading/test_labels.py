@@ -4,11 +4,10 @@ import itertools
 
 import pytest
 from deeds import hold, new
-from pydantic import ValidationError
 from sampled import ON_SQLITE
 from sqlalchemy import update
 
-from tcnn.errors import RequestError
+from tcnn.errors import ConfigError, RequestError
 from tcnn_jobs.database.schema import jobs
 from tcnn_jobs.errors import IdempotencyMismatch, JobNotFound
 from tcnn_jobs.model.columns import Order
@@ -188,5 +187,5 @@ def test_labels_that_are_none() -> None:
     for field, value in itertools.chain.from_iterable(
         zip(itertools.repeat(field), values) for field, values in bad.items()
     ):
-        with pytest.raises(ValidationError):
+        with pytest.raises(ConfigError):
             Labels(**{field: value})
