@@ -18,6 +18,7 @@
     ├── Stopped (75)                   asked to stop; what was done is saved
     └── EnvironmentFailure (4)         the request is fine, the surroundings are not
         ├── DownloadError              no network, no such file on the hub
+        ├── OutOfMemoryError           too little memory for a function of `tcnn`
         └── StorageError               no space, no permission
 
 A message is one line: what was expected, what was found, what to do.
@@ -106,6 +107,10 @@ class DownloadError(EnvironmentFailure):
     """Pretrained weights could not be downloaded."""
 
 
+class OutOfMemoryError(EnvironmentFailure, RuntimeError):
+    """There is no memory left for what a function of `tcnn` does; a RuntimeError as well, as PyTorch's is."""
+
+
 class StorageError(EnvironmentFailure):
     """The disk is full or refuses the write."""
 
@@ -119,6 +124,11 @@ def out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
+
+
+def no_memory(error: BaseException) -> str:
+    """What to say of an error for which `out_of_memory` holds."""
+    return f"out of memory ({shorten(one_line(error), 160)}); choose smaller images, or fewer at a time"
 
 
 def one_line(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from typing import ParamSpec, TypeVar
 
 from pydantic import BaseModel
 
-from tcnn.errors import TcnnError
+from tcnn.errors import OutOfMemoryError, TcnnError, no_memory, out_of_memory
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,7 +67,10 @@ def _spoken(text: str) -> str:
 
 
 def asked_in_python(function: Callable[P, R]) -> Callable[P, R]:
-    """The function as Python's callers have it: what it raises of tcnn's own, notes and says is told `in_python`."""
+    """The function as Python's callers have it: what it raises of tcnn's own, notes and says is told `in_python`.
+
+    Out of memory is one line, too, with PyTorch's error as its cause.
+    """
 
     @wraps(function)
     def asked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -79,6 +82,10 @@ def asked_in_python(function: Callable[P, R]) -> Callable[P, R]:
         except TcnnError as error:
             error.args = tuple(in_python(one) if isinstance(one, str) else one for one in error.args)
             raise
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            raise OutOfMemoryError(no_memory(error)) from error
 
     return asked
 

@@ -20,7 +20,15 @@ import typer
 from tcnn.cli.group import ALIASES, command_group, is_joined, spellings_of
 from tcnn.cli.options.spellings import TAKES_TIMMS, timms
 from tcnn.cli.output import console
-from tcnn.errors import EnvironmentFailure, Stopped, StorageError, TcnnError, one_line, out_of_memory, shorten
+from tcnn.errors import (
+    EnvironmentFailure,
+    OutOfMemoryError,
+    Stopped,
+    StorageError,
+    TcnnError,
+    no_memory,
+    out_of_memory,
+)
 from tcnn.processes import QuickExit
 from tcnn.signals import pending, received, unwinding
 from tcnn.zoo.own_network import GIVE_SOURCE
@@ -131,9 +139,7 @@ def _environment_failure(error: Exception, arguments: list[str]) -> EnvironmentF
             f"{place}: {str(error.strerror).lower()} while writing; free some space, or write elsewhere"
         )
     if out_of_memory(error):
-        return EnvironmentFailure(
-            f"out of memory ({shorten(one_line(error), 160)}); choose smaller images, or fewer at a time"
-        )
+        return OutOfMemoryError(no_memory(error))
     library = error.name if isinstance(error, ModuleNotFoundError) else None
     ours = library and library.partition(".")[0] in ("tcnn", "tcnn_jobs", "tcnn_api")
     if library and not ours and any(is_joined(name) for name in arguments[:1]):

@@ -11,10 +11,11 @@ import torch
 from nets import PlainNet
 from pydantic import BaseModel
 from tiny_runs import TwoConvs, colours, tiny
+from torch import Tensor
 
 import tcnn
 from tcnn.checkpoints.checkpoint import save
-from tcnn.errors import OutputError, RequestError, TcnnError
+from tcnn.errors import OutOfMemoryError, OutputError, RequestError, TcnnError
 from tcnn.wording import asked_in_python, in_python
 
 
@@ -111,3 +112,31 @@ def test_a_run_and_its_plan_name_arguments(tmp_path: Path) -> None:
     notes = [*result.notes, *heard, str(plan)]
     assert sum("use anneal='hold', as preset='quick' does" in note for note in notes) == 3
     assert [note for note in notes if "--" in note] == []
+
+
+class _NoMemory(TwoConvs):
+    def forward(self, images: Tensor) -> Tensor:
+        if len(images) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nGPU 0 has less")
+        return super().forward(images)
+
+
+def test_out_of_memory_is_one_line_whose_cause_is_pytorchs(tmp_path: Path) -> None:
+    data = colours(tmp_path / "data")
+    with pytest.raises(OutOfMemoryError) as error:
+        tcnn.evaluate(_NoMemory(), data, size=32, device="cpu", quiet=True)
+    assert str(error.value) == (
+        "out of memory (CUDA out of memory. Tried to allocate 2 GiB. GPU 0 has less); "
+        "choose smaller images, or fewer at a time"
+    )
+    assert isinstance(error.value, RuntimeError)
+    assert isinstance(error.value.__cause__, torch.OutOfMemoryError)
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    def fails() -> None:
+        raise RuntimeError("another")
+
+    with pytest.raises(RuntimeError, match=r"^another$") as error:
+        asked_in_python(fails)()
+    assert type(error.value) is RuntimeError
