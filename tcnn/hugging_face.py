@@ -15,7 +15,6 @@ from urllib.request import getproxies, proxy_bypass
 import huggingface_hub
 import huggingface_hub.constants
 from safetensors import SafetensorError
-from timm.models import parse_model_name
 
 from tcnn.errors import DownloadError, WeightsError, one_line
 
@@ -150,6 +149,8 @@ def download_error(name: str, error: BaseException, go_on: str = GO_ON) -> Downl
 
 def repository_of(name: str) -> tuple[str, str | None] | None:
     """The repository and revision of an `hf-hub:` name, or the directory of a `local-dir:` one; None for others."""
+    from timm.models import parse_model_name  # here: timm's import runs what imports this file
+
     try:
         kind, identifier = parse_model_name(name)
     except ValueError:

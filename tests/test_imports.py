@@ -132,6 +132,8 @@ MORE = [
             "conversion.surgery",
             "conversion.register",
             "demo.journey",
+            "hugging_face",
+            "training.finetune",
         )
     ),
 ]
