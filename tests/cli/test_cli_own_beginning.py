@@ -139,7 +139,7 @@ def test_a_run_has_the_classes_that_it_was_trained_for(tcnn: Run, data: Path, mo
     own = ("--module", "tiny_runs:WithClasses")
     done = tcnn("finetune", *own, "--data", data, *SHORT, "--size", 32, "--baseline", "--out", "run", "--json")
     assert done.json["classes"] == 3
-    found = tcnn("evaluate", "run", *own, "--json").json["rows"][0]
+    found = tcnn("evaluate", "run", *own, "--json").json["rows"][0]["clean"]
     assert found["top1"] == done.json["top1"]
     assert tcnn("fold", "run", "folded.safetensors", *own).code == 0
     assert tcnn("verify", "run", "--against", "run/baseline", *own).code == 3
