@@ -22,7 +22,6 @@ from torch import nn
 
 from tcnn.config import ConversionConfig, build
 from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError, WeightsError, shorten
-from tcnn.hugging_face import hub_errors, offline_if_unreachable, quiet_hub
 from tcnn.networks import attentive
 from tcnn.wording import asked_in_python
 from tcnn.zoo import catalogue
@@ -120,6 +119,8 @@ def _create(
 @contextmanager
 def _downloading(base: str) -> Iterator[None]:
     """Context in which timm loads the source's weights: without a network it ends within seconds, in one line."""
+    from tcnn.hugging_face import hub_errors, offline_if_unreachable, quiet_hub  # which may be what imports timm
+
     with hub_errors(registered_name(base), GO_ON), offline_if_unreachable(), quiet_hub():
         yield
 

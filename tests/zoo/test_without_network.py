@@ -2,6 +2,8 @@
 
 import contextlib
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -85,3 +87,8 @@ def test_what_a_proxy_refuses_is_a_download_that_failed() -> None:
     told = pytest.raises(DownloadError, match="resnet18: the pretrained weights could not be downloaded")
     with told, download_errors("resnet18"):
         raise httpx.ProxyError("403 Forbidden")
+
+
+def test_what_loads_timm_may_be_loaded_first() -> None:
+    """timm, once loaded, has the models registered, which ask the Hub's client for nothing before they are built."""
+    subprocess.run([sys.executable, "-c", "import tcnn.hugging_face"], check=True, timeout=120)
