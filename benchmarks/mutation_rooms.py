@@ -217,4 +217,9 @@ ROOMS = {
             *tests("api", "api_operation"),
         ),
     ),
+    "cli": Room(
+        ("tcnn/cli", "tcnn/cli/commands", "tcnn/cli/options", "tcnn/cli/output"),
+        tests("cli", *(f"cli_{name}" for name in ("convert", "evaluate", "finetune", "fold", "names", "options"))),
+        tests("cli", *(file.stem.removeprefix("test_") for file in sorted((ROOT / "tests/cli").glob("test_*.py")))),
+    ),
 }

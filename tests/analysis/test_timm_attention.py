@@ -174,6 +174,8 @@ def test_windows_are_passed_over() -> None:
 def test_a_layer_without_centres_has_no_circles() -> None:
     layer = encode(vit(), images()).layers["blocks.0.attn"]
     assert circles(layer) == {"centres": None, "radii": None}
+    found = circles(next(iter(encode(convit(), images()).layers.values())))
+    assert {name: len(heads or ()) for name, heads in found.items()} == {"centres": 4, "radii": 4}
 
 
 def test_a_grid_of_patches_that_is_fixed() -> None:
