@@ -59,12 +59,12 @@ def compared(results: Sequence[Result]) -> list[forest.Comparison]:
 
 def everything(found: list[forest.Comparison]) -> str:
     """What the T-CNN is above the CNN in the mean of all comparisons, by what learned."""
-    lines = ["| what learned | comparisons | pairs of trainings | clean | corrupted |", "|---|---|---|---|---|"]
+    lines = ["| trained | comparisons | pairs of trainings | clean | corrupted |", "|---|---|---|---|---|"]
     for name, groups in forest.POOLED.items():
         count, pairs, told = forest.together(found, groups)
         cells = [name, str(count), str(pairs), *(_points(_as_told(told[kind])) for kind in forest.KINDS)]
         lines.append(_line(cells))
-    return "\n".join(lines) + f"\n\n![T-CNN less CNN in every comparison](img/{forest.PICTURE}.png)\n"
+    return "\n".join(lines) + f"\n\n![T-CNN minus CNN in every comparison](img/{forest.PICTURE}.png)\n"
 
 
 def _as_told(found: Interval) -> Result:
@@ -84,7 +84,7 @@ def predictions(results: dict[str, Result]) -> str:
     """What `predictions.py` has found, in one table; "" for nothing."""
     if not results:
         return ""
-    lines = ["| | option | layers | same prediction | right, CNN | right, T-CNN | largest relative error |",
+    lines = ["| | option | layers | same prediction | correct, CNN | correct, T-CNN | largest relative error |",
              "|---|---|---|---|---|---|---|"]  # fmt: skip
     for network, found in results.items():
         for row in found["rows"]:
@@ -136,10 +136,12 @@ def differences(result: Result) -> str:
     labels = {entry["arm"]: entry["label"] for entry in result["summary"]}
     every = [gains for entry in result["summary"] for gains in entry.get("against", {}).values()]
     losses = any("loss" in gains for gains in every)
-    also = " Cross-entropy is of the clean images, its interval over seeds alone; less is better." if losses else ""
+    also = (
+        " Cross-entropy is that of the clean images, with intervals over seeds only; lower is better." if losses else ""
+    )
     lines = [
-        f"Differences in percentage points, image by image and seed by seed, with 95 % intervals over both.{also}", "",
-        "| | less | seeds | clean | corrupted |" + " cross-entropy |" * losses,
+        f"Differences in percentage points, paired by image and by seed, with 95 % intervals over both.{also}", "",
+        "| | compared with | seeds | clean | corrupted |" + " cross-entropy |" * losses,
         "|---|---|---|---|---|" + "---|" * losses,
     ]  # fmt: skip
     for entry in result["summary"]:

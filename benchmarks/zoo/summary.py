@@ -13,28 +13,27 @@ STATUSES = (VERIFIED, REFUSED, FAILED, NOT_RUN)
 INTRODUCTION = """\
 # timm's zoo, converted
 
-Every model of `timm.list_models()`, converted with the defaults of `tcnn.convert` and verified. This page is
-generated; the rows behind it are in [`benchmarks/results/zoo.csv`](../benchmarks/results/zoo.csv).
+Every model in `timm.list_models()`, converted with the defaults of `tcnn.convert` and verified. This page is generated
+from [`benchmarks/results/zoo.csv`](../benchmarks/results/zoo.csv), which has one row per model.
 
-    python -m benchmarks.zoo.sweep                  # the models that have no row yet; --shard I/N for a part of them
-    python -m benchmarks.zoo.sweep --redo failed    # some of them again
-    python -m benchmarks.zoo.sweep --summary        # this page
+    python -m benchmarks.zoo.sweep                  # models without a row; --shard I/N for a part of them
+    python -m benchmarks.zoo.sweep --redo failed    # repeat some of them
+    python -m benchmarks.zoo.sweep --summary        # write this page
 
-What one row says:
+Every model has one of four results:
 
-- **verified**: the model was built with random weights, converted, and compared with its source by `tcnn.verify`, under
-  random scales and shifts and the normalisation statistics that go with them: every replaced layer on noise and on the
-  activations that reach it, and the logits end to end. All relative errors are at most 1e-5 in float32 and 1e-10 in
-  float64 (the larger of L2 and maximum counts); only where the source's own float32 logits are rounded further off
-  than that may they differ by twice as much (`convmixer_1536_20`, twenty layers in a row). The *drift* is what the
-  same logits show at τ = 1: it must be more than
-  zero, or the logits would not notice a wrong layer.
-- **refused**: there is nothing to convert in the last stage, for the reason given.
+- **verified**: the model was built with random weights, converted, and compared with its source by `tcnn.verify`, with
+  random scales and shifts in its normalisation layers and matching statistics. Every replaced layer was compared on
+  noise and on its actual input, and the logits were compared end to end. All relative errors (the larger of L2 and
+  maximum) are at most 1e-5 in float32 and 1e-10 in float64. Where rounding in the source's own float32 logits exceeds
+  this, twice that rounding error is allowed (`convmixer_1536_20`, with twenty layers in a row). The *drift* is the
+  difference of the same logits at τ = 1. It must be above zero; otherwise the logits would not reveal a wrong layer.
+- **refused**: there is nothing to convert in the last stage; the reason is given.
 - **failed**: a traceback, or an error above the tolerance.
-- **not run**: larger than the run's memory limit, which each row states. It is never counted as passed.
+- **not run**: the model needs more memory than the run was allowed, which its row states. It never counts as passed.
 
-The image is the smallest square that the model takes on which the same convolutions are selected as at the model's
-own size and each of them reads a map of at least 4×4 pixels; the batch is two images of noise. Models with
+The images are the smallest squares that the model accepts, on which the same convolutions are selected as at the
+model's own size and every one of them reads a map of at least 4×4 pixels. A batch is two images of noise. Models with
 standardised filters are checked in float64 by converting a float64 source, because a baked filter is rounded to the
 dtype of its weights.
 """
@@ -68,11 +67,12 @@ def _counts(rows: list[Row]) -> str:
     lines += [f"| **all** | **{len(rows)}** |", ""]
     if verified:
         lines.append(
-            f"{sum(int(row.layers) for row in verified)} convolutions in {len(verified)} models. Largest error of the "
-            f"logits: {_worst(verified, 'error32')} in float32, {_worst(verified, 'error64')} in float64; of a layer: "
-            f"{_worst(verified, 'layer32')} and {_worst(verified, 'layer64')}. Drift at τ = 1: median "
-            f"{_median(verified)}, smallest {min(float(row.drift) for row in verified):.1e}. Lowest agreement of the "
-            f"top-1 classes: {min(float(row.top1_agreement) for row in verified):.0%}.\n"
+            f"{sum(int(row.layers) for row in verified)} convolutions in {len(verified)} models were replaced. The "
+            f"largest error of the logits is {_worst(verified, 'error32')} in float32 and "
+            f"{_worst(verified, 'error64')} in float64; that of a layer is {_worst(verified, 'layer32')} and "
+            f"{_worst(verified, 'layer64')}. The drift at τ = 1 has a median of {_median(verified)} and a minimum of "
+            f"{min(float(row.drift) for row in verified):.1e}. The lowest agreement of the top-1 classes is "
+            f"{min(float(row.top1_agreement) for row in verified):.0%}.\n"
         )
     notes = [row for row in verified if row.reason]
     lines += [f"- {row.name}: {_escape(row.reason)}" for row in notes]
@@ -85,8 +85,8 @@ def _families(rows: list[Row]) -> str:
         families[row.family].append(row)
     lines = [
         "## Families\n",
-        "A family is a module of `timm.models`. Errors are the worst of the verified models' logits.\n",
-        "| family | models | verified | refused | failed | not run | kernels | float32 | float64 | least drift |",
+        "A family is a module of `timm.models`. Errors are the largest among the logits of its verified models.\n",
+        "| family | models | verified | refused | failed | not run | kernels | float32 | float64 | smallest drift |",
         "|---|---:|---:|---:|---:|---:|---|---:|---:|---:|",
     ]
     for family, members in sorted(families.items()):
@@ -124,13 +124,13 @@ def _refusals(rows: list[Row]) -> str:
 def _kind(row: Row) -> str:
     """What a refusal's reason comes down to, without the names and numbers of the one model."""
     if "other stages:" in row.reason:
-        return "No k×k convolution in the last stage, though earlier ones have some (`--stage` converts those)"
+        return "No k×k convolution in the last stage, but in earlier ones (`--stage` converts those)"
     if custom := re.search(r"(\w+) is not an nn\.Conv2d|(\w+) has a forward of its own", row.reason):
-        return f"`{custom.group(1) or custom.group(2)}` is no ordinary convolution"
+        return f"`{custom.group(1) or custom.group(2)}` is not an ordinary convolution"
     if int(row.spatial_convolutions or 0) == 0:
         return "No k×k convolution at all"
     if "reads the image itself" in row.reason or "the only k×k convolutions are" in row.reason:
-        return "No k×k convolution but the stem or patch embedding"
+        return "No k×k convolution apart from the stem or patch embedding"
     return "Other"
 
 

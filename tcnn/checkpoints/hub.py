@@ -181,7 +181,7 @@ def _verified(verification: VerificationReport | None, trained: bool) -> str:
     run = verification.as_run
     if run is not None:
         row = f"{run.logits.relative:.1e} | {run.logits.max_abs:.1e} | {run.top1_agreement:.0%}"
-        rows += f"\n| {run.dtype}, as it is run beside its attention | {row} |"
+        rows += f"\n| {run.dtype}, as run, compared with its attention | {row} |"
     drift = verification.drift.logits.relative
     return f"""| dtype | relative error | largest error | top-1 agreement |
 |---|---|---|---|

@@ -100,7 +100,7 @@ class VerificationReport(Printed, Record):
                 yield f"  {result.note}"
         if self.as_run is not None:
             yield (
-                f"{_verdict(self.as_run.passed)} as it is run in {self.as_run.dtype}: relative error "
+                f"{_verdict(self.as_run.passed)} as run in {self.as_run.dtype}: relative error "
                 f"{self.as_run.logits.relative:.1e} from the attention (τ = {self.range}, {self.as_run.backend})"
             )
             if self.as_run.note:

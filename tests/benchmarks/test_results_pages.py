@@ -75,7 +75,7 @@ def test_cross_entropy_has_a_column_where_seeds_suffice(result: dict[str, Any]) 
     assert "ross-entropy" not in page.section(result)
     result["summary"][1]["against"]["cnn"]["loss"] = told(-0.01495, -0.02, -0.01)
     text = page.section(result)
-    assert "its interval over seeds alone; less is better." in text and "| corrupted | cross-entropy |" in text
+    assert "with intervals over seeds only; lower is better." in text and "| corrupted | cross-entropy |" in text
     assert "| −1.00 (−3.00 to +1.00) | **−0.0149 (−0.0200 to −0.0100)** |" in text
 
 

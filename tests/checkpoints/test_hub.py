@@ -117,7 +117,7 @@ def test_the_card_carries_licence_and_origin(directory: Path) -> None:
     assert "\nWeights before conversion: pretrained. The licence is that of the source weights.\n" in body
     assert "| `layer4.0.conv1` | Conv2d 3×3 | 9 | 4 |" in body
     assert "| float32 |" in body
-    assert "| float32, as it is run beside its attention |" in body
+    assert "| float32, as run, compared with its attention |" in body
     assert "temperature 0.5" in body
 
 

@@ -32,7 +32,7 @@ def test_writes_a_file_from_which_the_model_comes_back(
     assert "layer4.0.conv1" in done.out
     assert "equal in float32" in done.out
     assert "equal in float64" in done.out
-    assert "equal as it is run in float32" in done.out
+    assert "equal as run in float32" in done.out
     assert "drift at τ = 1" in done.out
     assert "wrote out.safetensors" in done.out
     assert listing() == ["out.safetensors", "weights.pth"]

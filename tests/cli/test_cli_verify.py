@@ -57,7 +57,7 @@ def test_a_fresh_file_passes(tcnn: Run, converted: Path, weights: Path) -> None:
     assert (done.code, done.err) == (0, "")
     assert "equal in float32" in done.out
     assert "equal in float64" in done.out
-    assert "equal as it is run in float32" in done.out
+    assert "equal as run in float32" in done.out
     assert "drift at τ = 1" in done.out
     assert "noise 2×3×96×96" in done.out
 

@@ -287,4 +287,4 @@ def test_reports_are_printed_in_lines_that_a_person_reads() -> None:
     ]
     first, second, run, drift = str(tcnn.verify(net, model)).splitlines()
     assert first.startswith("equal in float32: relative error ") and second.startswith("equal in float64: ")
-    assert run.startswith("equal as it is run in float32: ") and drift.startswith("drift at τ = 1: ")
+    assert run.startswith("equal as run in float32: ") and drift.startswith("drift at τ = 1: ")
