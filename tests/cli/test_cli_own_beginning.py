@@ -183,6 +183,10 @@ def test_without_it(tcnn: Run, tmp_path: Path) -> None:
     missing = "MODEL: missing; name a model, or what builds it with --module"
     for words in (("convert",), ("finetune", "--data", "."), ("plan", "--data", ".")):
         assert missing in tcnn(*words).error(2)
+    given = (
+        "nets.small:build: no model's name; what builds a network of your own is given with --module nets.small:build"
+    )
+    assert tcnn("convert", "nets.small:build", "o.safetensors").error(2) == given
     assert (
         tcnn("convert", "resnet18", "o.safetensors", "--size", 32)
         .error(2)

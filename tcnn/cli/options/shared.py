@@ -126,7 +126,7 @@ def beginning(model: str | None, module: str | None) -> str:
         if module is None:
             raise typer.BadParameter("missing; name a model, or what builds it with --module", param_hint="MODEL")
         return module
-    if module is None and FORM.fullmatch(model) and not model.startswith("hf_hub:"):
+    if module is None and FORM.fullmatch(model) and "." in model.partition(":")[0]:  # without a dot it is a scheme
         raise RequestError(
             f"{model}: no model's name; what builds a network of your own is given with --module {model}"
         )
