@@ -85,9 +85,16 @@ def asked_in_python(function: Callable[P, R]) -> Callable[P, R]:
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-            raise OutOfMemoryError(no_memory(error)) from error
+            raise _out_of_memory(type(error))(no_memory(error)) from error
 
     return asked
+
+
+def _out_of_memory(kind: type[Exception]) -> type[OutOfMemoryError]:
+    """`OutOfMemoryError`, which handlers of PyTorch's own or Python's catch as well."""
+    if issubclass(OutOfMemoryError, kind):
+        return OutOfMemoryError
+    return type("OutOfMemoryError", (OutOfMemoryError, kind), {})
 
 
 def _told(result: R) -> R:

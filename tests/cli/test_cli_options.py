@@ -113,6 +113,9 @@ def test_what_is_added_to_see_what_would_happen_refuses_nothing(tcnn: Any, files
         ({"resume": True, "force": True}, "force: with resume=True no run is replaced"),
         ({"allow_changes": True}, "allow_changes: a new run has nothing to differ from"),
         ({"weights": Path("w.pth")}, "weights: t.safetensors brings weights of its own"),
+        ({"pretrained": False}, "pretrained=False: t.safetensors brings weights of its own"),
+        ({"model": nn.Linear(1, 1), "weights": Path("w.pth")}, "weights: Linear brings weights of its own"),
+        ({"model": nn.Linear(1, 1), "pretrained": False}, "pretrained=False: Linear brings weights of its own"),
         ({"val": "p", "val_split": 0.5}, "val_split: val names the images to validate on"),
     ],
 )
@@ -121,7 +124,7 @@ def test_nor_is_one_ignored_in_python(
 ) -> None:
     monkeypatch.chdir(files)
     with pytest.raises(package.TcnnError, match=message):
-        package.finetune("t.safetensors", "p", out="run", **options)
+        package.finetune(**{"model": "t.safetensors", "data": "p", "out": "run", **options})
     assert not Path("run").exists()
 
 

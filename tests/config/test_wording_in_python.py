@@ -129,7 +129,7 @@ def test_out_of_memory_is_one_line_whose_cause_is_pytorchs(tmp_path: Path) -> No
         "out of memory (CUDA out of memory. Tried to allocate 2 GiB. GPU 0 has less); "
         "choose smaller images, or fewer at a time"
     )
-    assert isinstance(error.value, RuntimeError)
+    assert isinstance(error.value, torch.OutOfMemoryError), "a program that catches PyTorch's goes on to"
     assert isinstance(error.value.__cause__, torch.OutOfMemoryError)
 
 

@@ -33,7 +33,7 @@ def check_run(
     """Raise `RequestError` for an argument of `finetune` that would change nothing.
 
     Args:
-        model: a name or path, or anything else, which is not looked at.
+        model: a name or path, or a network.
         both_sets: whether validation images and a share to hold out are named.
         convert: whether a CNN is to be converted.
         conversion: assignments to settings of a conversion.
@@ -46,12 +46,13 @@ def check_run(
         raise RequestError(BOTH_SETS)
     if not convert and isinstance(model, str) and not Path(model).exists() and is_converted(canonical(model)):
         raise RequestError(f"--no-convert: {model} is a T-CNN; name {cnn_of(model)}")
-    if not isinstance(model, str | Path) or checkpoint_file(model) is None:
-        return  # no checkpoint, and what it is instead will be said
-    if weights is not None or not pretrained:
+    network = not isinstance(model, str | Path)
+    checkpoint = isinstance(model, str | Path) and checkpoint_file(model) is not None
+    if (network or checkpoint) and (weights is not None or not pretrained):
         option = "--weights" if weights is not None else "--no-pretrained"
-        raise RequestError(f"{option}: {model} brings weights of its own; leave it out")
-    if conversion:
+        name = type(model).__name__ if network else model
+        raise RequestError(f"{option}: {name} brings weights of its own; leave it out")
+    if checkpoint and conversion:
         raise RequestError(f"--set {conversion[0]}: {model} is converted already; convert its CNN anew to change that")
 
 
