@@ -71,11 +71,11 @@ def test_a_module_is_taken_as_it_is_and_stays_so(tcnn: Run, tmp_path: Path, monk
 
 def test_what_its_import_draws_is_drawn_again(tcnn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file's module is imported before the seed is set with which its network was converted."""
-    (tmp_path / "drawing.py").write_text("import tiny_runs\nNET = tiny_runs.TwoConvs()\n")
-    named = ("--module", "drawing:NET")
+    (tmp_path / "draws_as_it_is_imported.py").write_text("import tiny_runs\nNET = tiny_runs.TwoConvs()\n")
+    named = ("--module", "draws_as_it_is_imported:NET")
     for words in (("convert", "t.safetensors", "--size", 32), ("verify", "t.safetensors")):
         assert tcnn(*words, *named).code == 0
-        monkeypatch.delitem(sys.modules, "drawing")
+        monkeypatch.delitem(sys.modules, "draws_as_it_is_imported")
 
 
 def test_other_weights_than_those_that_it_was_converted_from(
