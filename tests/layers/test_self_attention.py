@@ -148,6 +148,7 @@ def test_gradients_are_timms(dtype: torch.dtype, tolerance: float) -> None:
 @pytest.mark.parametrize("slow_blas", [False, True])
 def test_a_network_of_timms_and_its_state(slow_blas: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "blas_lacks_avx512", lambda: slow_blas)
+    monkeypatch.setattr(products, "blas_is_intels_own", lambda: False)
     monkeypatch.setattr(products, "MIN_BESIDE_AVX2", 1)
     model = timm.create_model("convit_tiny", img_size=64, patch_size=8, num_classes=5).eval()
     for block in model.blocks[:10]:

@@ -2,8 +2,9 @@
 
 Compared with MKL, on an AMD processor, that is 1.1 to 1.2 times faster for the projection of a layer and 1.3 to 1.6
 times for its gradients, and another 10 to 20 % for a matrix that is used often and was packed into oneDNN's layout
-before; where that processor has AVX-512, twice as fast, for MKL uses it on Intel's alone. PyTorch's compiler uses the
-same two operators when it freezes a model. Where they are not available, a plain product is computed.
+before; where that processor has AVX-512, twice as fast, for MKL uses it on Intel's alone. On those MKL is as fast, and
+for gradients 1.3 to 2.4 times faster, so that there only packed matrices are oneDNN's. PyTorch's compiler uses the same
+two operators when it freezes a model. Where they are not available, a plain product is computed.
 """
 
 from collections.abc import Callable
@@ -155,7 +156,9 @@ class _Batched(torch.autograd.Function):
 
 def _use_onednn(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN is to compute this product: large enough, and no compiler, tracer or autocast active."""
-    if is_transformed() or torch.is_autocast_enabled("cpu") or x.numel() * weight.shape[0] < _least():
+    if is_transformed() or torch.is_autocast_enabled("cpu") or blas_is_intels_own():
+        return False
+    if x.numel() * weight.shape[0] < _least():
         return False
     return packable(x) and packable(weight) and not pytorch_takes_onednn()
 
@@ -188,9 +191,23 @@ def pytorch_takes_onednn() -> bool:
 @cache
 def blas_lacks_avx512() -> bool:
     """Whether the BLAS is MKL on an AMD processor with AVX-512: it uses that on Intel's alone, oneDNN on both."""
-    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    amd = str(capabilities.get("cpu_name", "")).startswith("AMD")
-    return amd and torch.backends.mkl.is_available() and bool(capabilities.get("avx512_f"))
+    return _mkl_on("AMD") and bool(_capabilities().get("avx512_f"))
+
+
+@cache
+def blas_is_intels_own() -> bool:
+    """Whether the BLAS is MKL on an Intel processor."""
+    return _mkl_on("Intel")
+
+
+def _mkl_on(maker: str) -> bool:
+    return torch.backends.mkl.is_available() and str(_capabilities().get("cpu_name", "")).startswith(maker)
+
+
+def _capabilities() -> dict[str, object]:
+    """Of the processor; nothing is known of it before torch 2.9."""
+    found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return found
 
 
 def _operators() -> Any:

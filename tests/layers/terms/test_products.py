@@ -96,6 +96,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "MIN_MULTIPLY_ADDS", 1)
     monkeypatch.setattr(products, "MIN_BESIDE_AVX2", 1)
     monkeypatch.setattr(products, "blas_lacks_avx512", lambda: True)
+    monkeypatch.setattr(products, "blas_is_intels_own", lambda: False)
 
 
 def drawn(*shape: int) -> Tensor:
@@ -268,8 +269,24 @@ def test_small_products_are_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight = drawn(4, 24).requires_grad_(), drawn(10, 24)
     assert "_Linear" not in str(linear(x, weight).grad_fn)
     monkeypatch.setattr(products, "blas_lacks_avx512", lambda: False)
+    monkeypatch.setattr(products, "blas_is_intels_own", lambda: False)
     large = torch.ones(products.MIN_MULTIPLY_ADDS // 2**14, 2**6).requires_grad_()
     assert "_Linear" in str(linear(large, torch.ones(2**8, 2**6)).grad_fn.next_functions[0][0])  # type: ignore[union-attr]
+
+
+@needs_onednn
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("maker", ["Intel Xeon", "AMD EPYC", "ARM"])
+@pytest.mark.parametrize("mkl", [True, False])
+def test_products_are_mkls_on_intels_processors(maker: str, mkl: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for packed matrices."""
+    monkeypatch.setattr(products, "blas_is_intels_own", lambda: products._mkl_on("Intel"))
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"cpu_name": maker}, raising=False)
+    x, weight = drawn(4, 24).requires_grad_(), drawn(10, 24)
+    product = linear(x, weight)
+    assert ("_Linear" in str(product.grad_fn.next_functions[0][0])) != (mkl and maker == "Intel Xeon")  # type: ignore[union-attr]
+    assert isinstance(pack(weight), Packed)
 
 
 @needs_onednn
