@@ -48,7 +48,8 @@ def check_run(
         raise RequestError(f"--no-convert: {model} is a T-CNN; name {cnn_of(model)}")
     network = not isinstance(model, str | Path)
     checkpoint = isinstance(model, str | Path) and checkpoint_file(model) is not None
-    if (network or checkpoint) and (weights is not None or not pretrained):
+    # Of a network nothing pretrained is loaded in any case.
+    if ((network or checkpoint) and weights is not None) or (checkpoint and not pretrained):
         option = "--weights" if weights is not None else "--no-pretrained"
         name = type(model).__name__ if network else model
         raise RequestError(f"{option}: {name} brings weights of its own; leave it out")

@@ -14,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from tcnn.layers.backends import autotune
 from tcnn.layers.backends.autotune import fastest
+from tcnn.layers.terms import products
 
 
 class Ways:
@@ -185,3 +186,23 @@ def test_where_nothing_is_measured(inputs: tuple[Tensor, Tensor]) -> None:
         torch.use_deterministic_algorithms(False)
     assert fastest(ways.by_name, inputs) == "dense", "a CPU, with the GPU's timer"
     assert set(found) == {"dense"} and ways.ran == []
+
+
+@pytest.mark.skipif(not products.packable(torch.ones(2, 2)), reason="NOT TESTED: no oneDNN in this PyTorch")
+@pytest.mark.parametrize(("maker", "mkl"), [("Intel Xeon", True), ("Intel Xeon", False), ("AMD EPYC", True)])
+def test_products_are_mkls_on_intels_processors(maker: str, mkl: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for packed matrices. What is known of this processor is forgotten before and after."""
+    known = products.blas_is_intels_own, products.blas_lacks_avx512
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"cpu_name": maker}, raising=False)
+    monkeypatch.setattr(products, "MIN_MULTIPLY_ADDS", 1)
+    for each in known:
+        each.cache_clear()
+    try:
+        product = products.linear(torch.ones(4, 24).requires_grad_(), torch.ones(10, 24))
+        theirs = "_Linear" not in str(product.grad_fn.next_functions[0][0])  # type: ignore[union-attr]
+        assert theirs == (mkl and maker == "Intel Xeon")
+        assert isinstance(products.pack(torch.ones(10, 24)), products.Packed)
+    finally:
+        for each in known:
+            each.cache_clear()

@@ -276,21 +276,6 @@ def test_small_products_are_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_onednn
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("maker", ["Intel Xeon", "AMD EPYC", "ARM"])
-@pytest.mark.parametrize("mkl", [True, False])
-def test_products_are_mkls_on_intels_processors(maker: str, mkl: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for packed matrices."""
-    monkeypatch.setattr(products, "blas_is_intels_own", lambda: products._mkl_on("Intel"))
-    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"cpu_name": maker}, raising=False)
-    x, weight = drawn(4, 24).requires_grad_(), drawn(10, 24)
-    product = linear(x, weight)
-    assert ("_Linear" in str(product.grad_fn.next_functions[0][0])) != (mkl and maker == "Intel Xeon")  # type: ignore[union-attr]
-    assert isinstance(pack(weight), Packed)
-
-
-@needs_onednn
-@pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("options", [{}, {"stride": 2, "kernel_size": 2, "padding": 0}, {"content": "window:3"}])
 def test_a_layer_learns_the_same(options: dict[str, object], relative_error: RelativeError) -> None:
     torch.manual_seed(0)
