@@ -88,8 +88,8 @@ def finetune(
     """
     config = finetune_settings(options, config)
     check_run(
-        model, resume=resume, force=force, allow_changes=allow_changes, weights=weights, pretrained=pretrained,
-        convert=config.convert, both_sets=val is not None and options.get("val_split") is not None,
+        model, resume=resume, force=force, allow_changes=allow_changes, weights=weights, convert=config.convert,
+        both_sets=val is not None and options.get("val_split") is not None,
     )  # fmt: skip
     if isinstance(model, str):
         model = cnn_of(model)

@@ -113,7 +113,6 @@ def test_what_is_added_to_see_what_would_happen_refuses_nothing(tcnn: Any, files
         ({"resume": True, "force": True}, "force: with resume=True no run is replaced"),
         ({"allow_changes": True}, "allow_changes: a new run has nothing to differ from"),
         ({"weights": Path("w.pth")}, "weights: t.safetensors brings weights of its own"),
-        ({"pretrained": False}, "pretrained=False: t.safetensors brings weights of its own"),
         ({"model": nn.Linear(1, 1), "weights": Path("w.pth")}, "weights: Linear brings weights of its own"),
         ({"val": "p", "val_split": 0.5}, "val_split: val names the images to validate on"),
     ],
