@@ -48,7 +48,7 @@ def check_run(
         raise RequestError(f"--no-convert: {model} is a T-CNN; name {cnn_of(model)}")
     network = not isinstance(model, str | Path)
     checkpoint = isinstance(model, str | Path) and checkpoint_file(model) is not None
-    # `--no-pretrained` is asked for on the command line; in Python it says no more of a network than is true.
+    # A network has nothing pretrained that could be left out, so that `pretrained=False` is no mistake beside it.
     if ((network or checkpoint) and weights is not None) or (checkpoint and not pretrained):
         option = "--weights" if weights is not None else "--no-pretrained"
         name = type(model).__name__ if network else model
