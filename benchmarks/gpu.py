@@ -105,10 +105,10 @@ def parts(device: str) -> list[Part]:
     return [
         tested("layer", "kernels", "materialised", "execution", "training"),
         *(() if dry else (networks("stride-removed", 240, *compiled, "--graphs"),)),
-        *(layer(shape) for shape in (("72x6x2",) if dry else ("512x14x256", "512x7x256", "512x32x16", "512x14x32"))),
-        networks("stride-removed", 60),
         networks("stride-removed", 240, *compiled),
         *(() if dry else (networks("stride-removed", 240, *compiled, "--transparent"),)),
+        *(layer(shape) for shape in (("72x6x2",) if dry else ("512x14x256", "512x7x256", "512x32x16", "512x14x32"))),
+        networks("stride-removed", 60),
         networks("stride-kept", 60),
         script("memory", "layer.gpsa", 90, "--measure", "memory", "growth", "--memory-shape", memory),
         networks("botnet", 60),
