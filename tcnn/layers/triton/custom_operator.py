@@ -2,8 +2,10 @@
 
 A compiler sees shapes only. With `TCNN_TRANSPARENT_OPERATORS=1`, and where it knows every size, it sees what is in an
 operator, products and Triton's kernels: it then launches them itself, which takes no Python, and joins what it has to
-compute anyway (padding, gradients that are added) to kernels of its own. That is off, because it has been traced and
-not yet been run on a GPU; `make gpu` measures both.
+compute anyway (padding, gradients that are added) to kernels of its own. That is off: it is right on a GPU, but what a
+training step takes has not been measured. Which of the two is wanted is an argument of the operator and so a part of
+the graph: compilers keep what they made of a graph, for other processes too, and know no variables of the environment.
+`make gpu` measures both.
 
 Shapes: those of `materialised`.
 """
@@ -36,7 +38,8 @@ def attend(inputs: Inputs, sizes: Sizes) -> Tensor:
     )
     heads, *pairs, sinks, scale = sizes
     flat = [n for pair in pairs for n in pair]
-    out: Tensor = materialised_attention(*inputs, heads, flat, sinks, scale)[0]
+    transparent = os.environ.get("TCNN_TRANSPARENT_OPERATORS") == "1"
+    out: Tensor = materialised_attention(*inputs, heads, flat, sinks, scale, transparent)[0]
     return out
 
 
@@ -46,8 +49,8 @@ def _sizes(heads: int, flat: Sequence[int], sinks: int, scale: float) -> Sizes:
 
 
 def _transparent(sizes: Sequence[int], *tensors: Optional) -> bool:
-    """Whether a compiler is to see what is in the operator: all sizes are numbers then, on which tiles depend."""
-    if os.environ.get("TCNN_TRANSPARENT_OPERATORS") != "1" or os.environ.get("TRITON_INTERPRET") == "1":
+    """Whether a compiler can see what is in the operator: all sizes are numbers then, on which tiles depend."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
         return False
     every = [*sizes, *(n for tensor in tensors if tensor is not None for n in tensor.shape)]
     return not any(isinstance(n, torch.SymInt) for n in every)
@@ -102,13 +105,13 @@ def _(
 def materialised_attention(
     tokens: Tensor, asking: Tensor | None, query: Tensor, key: Tensor | None, value: Tensor | None, gating: Tensor,
     gate_temperature: Tensor, raws: Tensor, centres: Tensor, temperature: Tensor, proj: Tensor, bias: Tensor | None,
-    heads: int, flat: list[int], sinks: int, scale: float,
+    heads: int, flat: list[int], sinks: int, scale: float, transparent: bool,
 ) -> Eight:  # fmt: skip
     """The same, transparent where that is wanted and possible."""
     inputs = Inputs(
         tokens, asking, query, key, value, gating, gate_temperature, raws, centres, temperature, proj, bias
     )  # fmt: skip
-    if _transparent((*flat, sinks), *inputs):
+    if transparent and _transparent((*flat, sinks), *inputs):
         return _forward(inputs, _sizes(heads, flat, sinks, scale), wrap_triton)
     found: Eight = opaque_materialised_attention(*inputs, heads, flat, sinks, scale)
     return found
@@ -150,10 +153,10 @@ def _(
 @triton_op("tcnn::materialised_attention_backward", mutates_args=())
 def materialised_attention_backward(
     gradient: Tensor, tensors: list[Tensor], absent: list[bool], kept: list[Tensor], heads: int, flat: list[int],
-    sinks: int, scale: float, wanted: list[bool],
+    sinks: int, scale: float, transparent: bool, wanted: list[bool],
 ) -> list[Tensor]:  # fmt: skip
     """The same, transparent where that is wanted and possible."""
-    if _transparent((*flat, sinks), gradient, *tensors, *kept):
+    if transparent and _transparent((*flat, sinks), gradient, *tensors, *kept):
         inputs, sizes = _with_absent(tensors, absent), _sizes(heads, flat, sinks, scale)
         return _backward(inputs, Kept(*kept), sizes, gradient, wanted, wrap_triton)
     found: list[Tensor] = opaque_materialised_attention_backward(
@@ -180,7 +183,7 @@ def _differentiate(ctx: Any, gradient: Tensor, *_: Tensor | None) -> tuple[Tenso
     tensors, kept = ctx.saved_tensors[:there], ctx.saved_tensors[there:]
     wanted = list(ctx.needs_input_grad[: len(ctx.absent)])
     found = iter(materialised_attention_backward(gradient, list(tensors), ctx.absent, list(kept), *ctx.rest, wanted))
-    return *(next(found) if wants else None for wants in wanted), None, None, None, None
+    return *(next(found) if wants else None for wants in wanted), None, None, None, None, None
 
 
 materialised_attention.register_autograd(_differentiate, setup_context=_save_for_backward)

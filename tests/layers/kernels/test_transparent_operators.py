@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("triton.backends.compiler")
 
 TRACED = """
-import contextlib, json, sys
+import contextlib, json, os, sys
 from unittest.mock import patch
 import torch
 from functorch.compile import aot_function
@@ -27,6 +27,7 @@ class NoDriver:
 driver.set_active(NoDriver())
 form, side = sys.argv[1], int(sys.argv[2])
 HEADS, WIDTH, CHANNELS, IMAGES = 9, 8, 16, 2
+TRANSPARENT = os.environ["TCNN_TRANSPARENT_OPERATORS"] == "1"
 asked = side if form == "same pixels" else side // 2
 grid = (1, 1), (side // asked,) * 2
 sizes = Sizes(HEADS, (asked,) * 2, (side,) * 2, (side + 2,) * 2, (1, 1), *grid, 4 * side + 4, 1.0)
@@ -58,7 +59,7 @@ with FakeTensorMode(), patch("torch.cuda.device", lambda _: contextlib.nullconte
     absent = [one is None for one in inputs]
     flat = [n for pair in sizes[1:7] for n in pair]
     wanted = [not gone and "temperature" not in name for gone, name in zip(absent, Inputs._fields)]
-    kept = custom_operator.materialised_attention(*inputs, HEADS, flat, sizes.sinks, 1.0)[1:]
+    kept = custom_operator.materialised_attention(*inputs, HEADS, flat, sizes.sinks, 1.0, TRANSPARENT)[1:]
 
     def forward(*given):
         given = iter(given)
@@ -67,7 +68,7 @@ with FakeTensorMode(), patch("torch.cuda.device", lambda _: contextlib.nullconte
     def backward(gradient, *given):
         tensors, kept = list(given[: len(there)]), list(given[len(there) :])
         return custom_operator.materialised_attention_backward(
-            gradient, tensors, absent, kept, HEADS, flat, sizes.sinks, 1.0, wanted
+            gradient, tensors, absent, kept, HEADS, flat, sizes.sinks, 1.0, TRANSPARENT, wanted
         )
 
     aot_function(forward, fw_compiler=keep)(*there)
