@@ -2,10 +2,16 @@
 is not there, in a process of its own, since Triton's kernels are no interpreter's there.
 """
 
+import os
 import subprocess
 import sys
+from unittest.mock import patch
 
 import pytest
+import torch
+from forked import Interpreter
+from materialised_layers import Case, make, materialised
+from torch import Tensor
 
 pytest.importorskip("triton.backends.compiler")
 
@@ -82,7 +88,6 @@ Nodes = list[list[object]]
 def traced(form: str, side: int, transparent: bool) -> tuple[Nodes, Nodes]:
     """Nodes of the graphs of both ways: operators, and what Triton's kernels among them write to."""
     import json
-    import os
 
     environment = os.environ | {"TCNN_TRANSPARENT_OPERATORS": str(int(transparent))}
     environment.pop("TRITON_INTERPRET", None)
@@ -119,3 +124,24 @@ def test_by_default_it_sees_one_operator() -> None:
     forward, backward = traced("same pixels", 14, transparent=False)
     assert not written(forward + backward)
     assert [sum("materialised" in str(name) for name, _ in nodes) for nodes in (forward, backward)] == [1, 1]
+
+
+def graphs_of_both_ways() -> list[bool]:
+    """What graphs say of the operator, compiled with the variable unset, set, and unset again in one process."""
+    layer, x = make(Case())
+    said: list[bool] = []
+
+    def note(graph: torch.fx.GraphModule, _: list[Tensor]) -> object:
+        said.extend(node.args[-1] for node in graph.graph.nodes if "materialised_attention" in str(node.target))
+        return graph
+
+    for wanted in ("0", "1", "0"):
+        torch.compiler.reset()
+        with patch.dict(os.environ, {"TCNN_TRANSPARENT_OPERATORS": wanted}), materialised():
+            torch.compile(layer, backend=note, fullgraph=True)(x)
+    return said
+
+
+def test_a_graph_says_whether_its_operators_are_transparent(interpreter: Interpreter) -> None:
+    """Compilers keep what they made of a graph: one that looks the same must be the same."""
+    assert interpreter(graphs_of_both_ways) == [False, True, False]

@@ -3,7 +3,6 @@
 The kernels run in Triton's interpreter, in a process of its own; what a GPU makes of them is in tests/gpu.
 """
 
-import os
 import warnings
 from typing import Any
 from unittest.mock import patch
@@ -149,27 +148,6 @@ def test_a_compiler_sees_one_operator(form: str, dynamic: bool, autocast: bool, 
     count, errors = interpreter(compiled, Case(form), dynamic, autocast)
     assert count == (1 if not dynamic else count) and count >= 1
     assert all(max(one.values()) < FLOAT32 for one in errors), errors
-
-
-def graphs_of_both_ways() -> list[bool]:
-    """What graphs say of the operator, compiled with the variable unset, set, and unset again in one process."""
-    layer, x = make(Case())
-    said: list[bool] = []
-
-    def note(graph: torch.fx.GraphModule, _: list[Tensor]) -> object:
-        said.extend(node.args[-1] for node in graph.graph.nodes if "materialised_attention" in str(node.target))
-        return graph
-
-    for wanted in ("0", "1", "0"):
-        torch.compiler.reset()
-        with patch.dict(os.environ, {"TCNN_TRANSPARENT_OPERATORS": wanted}), materialised():
-            torch.compile(layer, backend=note, fullgraph=True)(x)
-    return said
-
-
-def test_a_graph_says_whether_its_operators_are_transparent(interpreter: Interpreter) -> None:
-    """Compilers keep what they made of a graph: one that looks the same must be the same."""
-    assert interpreter(graphs_of_both_ways) == [False, True, False]
 
 
 def opcheck(form: str) -> None:
