@@ -2,10 +2,9 @@
 
 A compiler sees shapes only. With `TCNN_TRANSPARENT_OPERATORS=1`, and where it knows every size, it sees what is in an
 operator, products and Triton's kernels: it then launches them itself, which takes no Python, and joins what it has to
-compute anyway (padding, gradients that are added) to kernels of its own. That is off: it is right on a GPU, but what a
-training step takes has not been measured. Which of the two is wanted is an argument of the operator and so a part of
-the graph: compilers keep what they made of a graph, for other processes too, and know no variables of the environment.
-`make gpu` measures both.
+compute anyway (padding, gradients that are added) to kernels of its own. That is off, because it has not been measured
+on a GPU; `make gpu` measures both. Which of the two is wanted is an argument of the operator and so a part of the
+graph: compilers keep what they made of a graph, for other processes too, and know no variables of the environment.
 
 Shapes: those of `materialised`.
 """
