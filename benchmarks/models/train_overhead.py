@@ -125,9 +125,10 @@ def main() -> None:
                 source = timm.create_model(options.model, num_classes=2)
                 model = tcnn.convert(source, conversion).model
                 marks = run(model, scratch, config)
-                if pair:  # the first pair only warms up
-                    rates[name].append(images_per_second(marks, config))
-                if pair and name == "tcnn":
+                if not pair:  # it only warms up
+                    continue
+                rates[name].append(images_per_second(marks, config))
+                if name == "tcnn":
                     saving.append(marks[1] - marks[0] - config.batch_size / rates[name][-1])
     ratio = statistics.median(a / b for a, b in zip(rates["bare"], rates["tcnn"], strict=True))
     result = {
