@@ -21,7 +21,7 @@ beside their work.
 """
 
 SAVED_SHARE = 64
-"""Share of a GPU's memory that a layer may save for the backward pass: a stage of six such layers a tenth of it."""
+"""Share of a device's memory that a layer may save for the backward pass: a stage of six such layers a tenth of it."""
 
 
 class ChunkPlan(NamedTuple):
@@ -45,7 +45,7 @@ def plan_for(heads: Heads) -> ChunkPlan:
     query_rows, width = heads.query_rows, heads.query_columns
     line = heads.gate.shape[0] * width * max(heads.key.shape[2], heads.value.shape[2])  # elements of the largest tensor
     memory = total_memory(heads.value.device)
-    saved = memory // (256 if heads.value.device.type == "cpu" else SAVED_SHARE)
+    saved = memory // SAVED_SHARE
     if heads.value.device.type == "cpu":
         if query_rows * line > CPU_CHUNK // 2:
             return ChunkPlan(1, max(1, CPU_CHUNK // 4 // line), saved)
