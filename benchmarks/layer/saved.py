@@ -25,9 +25,12 @@ from tcnn.processes import keep_freed_memory
 
 RESULTS = Path(__file__).parents[1] / "results" / "saved_cpu.json"
 CHANNELS = 512
+"""With nine heads: of a T-ResNet50's last stage."""
+
 LAYERS = ((14, 16), (14, 32), (14, 64), (32, 1), (32, 4), (32, 8))
 """Side of the map, batch."""
 SHARES = (256, 64, 16)
+"""Of the memory: one, divided by these."""
 
 
 def compare(side: int, batch: int, rounds: int) -> dict[str, Any]:

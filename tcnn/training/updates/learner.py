@@ -211,6 +211,13 @@ class Learner:
                 states[parameter] = fresh[parameter]
 
 
+BRIEF = 0.5
+"""Seconds: a resume point that took less is written at every epoch's end."""
+
+LEAST = 10
+"""So many times as long as a longer one took it trains before the next at an epoch's end."""
+
+
 class Saver:
     """Writes resume points and models into a run's directory. On a full disk a resume point is skipped.
 
@@ -227,6 +234,10 @@ class Saver:
     ) -> None:
         self.run, self.config, self.recorder, self.first, self.record = run, config, recorder, first, record
         self._saved: float | None = None
+        self._took = 0.0
+        """Seconds for the last resume point."""
+        self._at: tuple[int, int] | None = None
+        """Its epoch and step."""
 
     def due(self, updates: int) -> bool:
         """Whether a resume point is due after so many updates.
@@ -241,8 +252,16 @@ class Saver:
             return True
         return time.monotonic() - self._saved > 60 * self.config.checkpoint_minutes
 
+    def due_at_epoch_end(self) -> bool:
+        """Whether one is due where an epoch or its validation has ended: unless so little is new that it does not pay.
+
+        A GPU is through a small epoch in seconds, of which writing two points could take half.
+        """
+        return self._saved is None or self._took < BRIEF or time.monotonic() - self._saved >= LEAST * self._took
+
     def point(self, learner: Learner, position: Position) -> None:
         """Save a resume point."""
+        began = time.monotonic()
         if self.first:
             scaler: dict[str, Any] = learner.precision.scaler.state_dict()
             self.recorder.ignore_full_disk(
@@ -252,6 +271,13 @@ class Saver:
                 )
             )  # fmt: skip
         self._saved = time.monotonic()
+        self._took = self._saved - began
+        self._at = position.epoch, position.step
+
+    def catch_up(self, learner: Learner, position: Position) -> None:
+        """Save a resume point unless the last one has all that is trained."""
+        if self._at != (position.epoch, position.step):
+            self.point(learner, position)
 
     def model(self, learner: Learner, metrics: dict[str, Any], *, best: bool) -> None:
         """Save the model of an epoch as the last one, and as the best one if it is."""

@@ -199,9 +199,10 @@ class Trainer:
         self.recorder.step(position.updates, epoch=position.epoch, step=position.step, **facts)
 
     def _finish_epoch(self, stop: StopRequest) -> None:
-        """Validate, log and save the model; a resume point is saved before, so a kill in here costs no training."""
+        """Validate, log and save the model; a resume point is saved before: a kill costs little training."""
         position = self.position
-        self.saver.point(self.learner, self.position)
+        if self.saver.due_at_epoch_end():
+            self.saver.point(self.learner, self.position)
         if self.config.bn_reestimate and self.learner.annealing.over(position.updates):
             self._reestimate()
         result = self._validate(stop)
@@ -227,7 +228,7 @@ class Trainer:
         self.saver.model(self.learner, row, best=better)
         position.epoch, position.step = position.epoch + 1, 0
         position.loss_sum, position.images = 0.0, 0
-        if position.epoch < self.config.epochs:
+        if position.epoch < self.config.epochs and self.saver.due_at_epoch_end():
             self.saver.point(self.learner, self.position)
 
     def _reestimate(self) -> None:
@@ -263,6 +264,7 @@ class Trainer:
                 rank=self.processes.rank, world=self.processes.world, warn=False,
             )  # fmt: skip
         except _StopRequested:
+            self.saver.catch_up(self.learner, self.position)
             raise stop.stopped(self._message("stopped during validation")) from None
         self.timer.lap_validation()
         return result

@@ -1,0 +1,71 @@
+"""Resume points that take long to write are left out at an epoch's end, and nothing is lost by that."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_runs import colours, run
+
+from tcnn.errors import Stopped
+from tcnn.training.runs import resume
+from tcnn.training.runs.callbacks import Progress
+from tcnn.training.runs.resume import points, read_point
+from tcnn.training.updates import learner
+
+EPOCHS = 3
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
+    """Epoch and step of each point, on a disk that takes 0.6 s for one, which no epoch here is worth."""
+    found: list[tuple[int, int]] = []
+    save = resume.save_point
+
+    def slowly(directory: Path, position: resume.Position, *rest: Any) -> Path:
+        time.sleep(0.6)
+        found.append((position.epoch, position.step))
+        return save(directory, position, *rest)
+
+    monkeypatch.setattr(resume, "save_point", slowly)
+    monkeypatch.setattr(learner, "LEAST", 1000)
+    yield found
+
+
+def test_a_quick_point_is_written_before_and_after_every_validation(tmp_path: Path) -> None:
+    result = run("test_resnet", colours(tmp_path / "photos"), tmp_path / "run", epochs=EPOCHS, keep=99)
+    steps = result.updates // EPOCHS
+    found = {(p.epoch, p.step) for p in (read_point(path).position for path in points(tmp_path / "run" / "resume"))}
+    assert found == {(0, 1), *((epoch, steps) for epoch in range(EPOCHS)), (1, 0), (2, 0), (3, 0)}
+
+
+def test_a_slow_point_is_left_out(written: list[tuple[int, int]], tmp_path: Path) -> None:
+    """After the first step, in case one takes hours, and at the end, so that the run is known to be finished."""
+    run("test_resnet", colours(tmp_path / "photos"), tmp_path / "run", epochs=EPOCHS)
+    assert written == [(0, 1), (EPOCHS, 0)]
+
+
+def test_a_stop_in_a_validation_loses_nothing(written: list[tuple[int, int]], tmp_path: Path) -> None:
+    """No point stands before the validation here, so the stop writes one; resumed, the run ends as a whole one does."""
+    photos = colours(tmp_path / "photos", images=30)  # three batches for a validation
+    whole = run("test_resnet", photos, tmp_path / "whole", epochs=EPOCHS)
+    steps = whole.updates // EPOCHS
+    heard: list[str] = []
+
+    def late(now: Progress) -> None:
+        if now.phase == "validating" and now.epoch == 2:
+            heard.append(now.phase)
+
+    written.clear()
+    options: dict[str, Any] = {"epochs": EPOCHS, "stop": lambda: bool(heard)}
+    with pytest.raises(Stopped):
+        run("test_resnet", photos, tmp_path / "run", report=late, **options)
+    assert written == [(0, 1), (1, steps)]
+    heard.clear()
+    again = run("test_resnet", photos, tmp_path / "run", resume=True, **options)
+    assert again.updates == whole.updates
+    expected = load_file(whole.last)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in load_file(again.last).items())
