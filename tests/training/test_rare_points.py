@@ -44,8 +44,12 @@ def test_a_quick_point_is_written_before_and_after_every_validation(tmp_path: Pa
 
 def test_a_slow_point_is_left_out(written: list[tuple[int, int]], tmp_path: Path) -> None:
     """After the first step, in case one takes hours, and at the end, so that the run is known to be finished."""
-    run("test_resnet", colours(tmp_path / "photos"), tmp_path / "run", epochs=EPOCHS)
+    photos = colours(tmp_path / "photos")
+    run("test_resnet", photos, tmp_path / "run", epochs=EPOCHS)
     assert written == [(0, 1), (EPOCHS, 0)]
+    again = run("test_resnet", photos, tmp_path / "run", epochs=EPOCHS, resume=True)
+    assert again.epochs == EPOCHS
+    assert {*written} == {(0, 1), (EPOCHS, 0)}, "no step was left to be trained"
 
 
 def test_a_stop_in_a_validation_loses_nothing(written: list[tuple[int, int]], tmp_path: Path) -> None:
@@ -69,3 +73,9 @@ def test_a_stop_in_a_validation_loses_nothing(written: list[tuple[int, int]], tm
     assert again.updates == whole.updates
     expected = load_file(whole.last)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in load_file(again.last).items())
+
+
+def test_points_that_were_asked_for_are_written_however_slow(written: list[tuple[int, int]], tmp_path: Path) -> None:
+    """Three steps an epoch: after the first of the run, and after every second."""
+    run("test_resnet", colours(tmp_path / "photos"), tmp_path / "run", epochs=2, checkpoint_steps=2)
+    assert written == [(0, 1), (0, 2), (1, 1), (1, 3), (2, 0)]

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tcnn.errors import RequestError
-from tcnn.layers.backends import autotune, chunked, chunked_content, chunks, dense, materialised
+from tcnn.layers.backends import autotune, chunked, chunks, dense, materialised
 from tcnn.layers.backends.dense import Heads
 from tcnn.layers.backends.reference import AttentionInputs
 from tcnn.layers.terms import kinds
@@ -133,8 +133,6 @@ def _attend_heads(heads: Heads, parameters: Parameters, backend: Backend) -> Ten
     if backend == "fused":
         plan = plan._replace(saved=0)
 
-    implementation = chunked.attend if parameters.gating_param is not None else chunked_content.attend
-
     # Zeros after the map are keys of no kernel, and what is drawn in the tensors' place has none.
     keys, values = heads.key, heads.value
     if heads.sinks is not None:
@@ -142,10 +140,10 @@ def _attend_heads(heads: Heads, parameters: Parameters, backend: Backend) -> Ten
 
     def in_chunks(query: Tensor, key: Tensor, value: Tensor, *others: Tensor) -> Tensor:
         if query is heads.query:
-            return implementation(heads, parameters, plan)
+            return chunked.attend(heads, parameters, plan)
         zeros = (0, 0, 0, heads.key.shape[2] - key.shape[2])
         drawn = heads.with_tensors(query, pad(key, zeros), pad(value, zeros), *others)
-        return implementation(replace(drawn, gated=None), parameters, plan)
+        return chunked.attend(replace(drawn, gated=None), parameters, plan)
 
     def by_kernel(query: Tensor, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor, gate: Tensor) -> Tensor:
         mixed = triton_attention.attend(query, key, value, rows, columns, gate, heads.sinks, 1.0)
@@ -153,7 +151,7 @@ def _attend_heads(heads: Heads, parameters: Parameters, backend: Backend) -> Ten
 
     # The kernel multiplies two factors; where positions have none they are computed in chunks.
     if heads.columns is None or not triton_attention.supported(heads.query, heads.value):
-        return implementation(heads, parameters, plan)
+        return chunked.attend(heads, parameters, plan)
     tensors = (heads.query, keys, values, heads.rows, heads.columns, heads.gate)
     implementations: dict[str, autotune.Implementation] = {"in chunks": in_chunks, "by kernel": by_kernel}
     name = "by kernel" if backend == "fused" else autotune.fastest(implementations, tensors)

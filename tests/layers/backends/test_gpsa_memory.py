@@ -11,7 +11,7 @@ from sampled import crossed
 from torch import Tensor
 
 from tcnn.layers import GPSA2d
-from tcnn.layers.backends import chunked_content, chunks
+from tcnn.layers.backends import chunked_passes, chunks
 from tcnn.layers.backends.chunks import ChunkPlan
 from tcnn.layers.backends.selection import Backend, use_backend
 
@@ -113,7 +113,9 @@ def test_content_heads_in_parts(
     layer.set_temperature(1 / 46)
     x = torch.randn(5, 4, 7, 6, dtype=torch.float64, requires_grad=True)
     calls = []
-    monkeypatch.setattr(chunked_content, "_forward", lambda *a, f=chunked_content._forward: calls.append(1) or f(*a))
+    monkeypatch.setattr(
+        chunked_passes, "content_forward", lambda *a, f=chunked_passes.content_forward: calls.append(1) or f(*a)
+    )
 
     def run() -> list[Tensor]:
         y = layer(x)
