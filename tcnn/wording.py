@@ -23,6 +23,8 @@ FLAGS = "resume|force|allow-changes|convert|pretrained"
 TEXTS = "preset|anneal|out|device|format|baseline"
 """Options whose value is text."""
 _SPOKEN: tuple[tuple[str, str], ...] = (
+    (r"what builds a network of your own is given with --module \S+",
+     "give a network of your own itself, a torch.nn.Module"),
     (r"`tcnn models` lists", "timm.list_models('t_*') lists"),
     (r"--resume --out ([^;]+)", r"resume=True, out='\1'"),
     (r"--resume --set ", "resume=True, "),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from tcnn.checkpoints.checkpoint import Checkpoint, assemble, contents, of_contents, read
@@ -29,19 +30,19 @@ def open_model(name: str, weights: Path | None = None, say: Say = lambda note: N
 
     Args:
         name: a tcnn checkpoint, a run's directory, a file of timm's train.py, a timm name, `t_` before it or not,
-            `local-dir:PATH` or `hf-hub:ORG/NAME`.
+            `local-dir:PATH` or `hf-hub:ORG/NAME`; or that of the network of one's own that was named.
         weights: a file that has the weights; `name` is then what a model is built of.
         say: called with what was inferred.
         model_args: arguments for `timm.create_model`; only for what is built of a name, since a file records its own.
 
     Raises: `CheckpointError`, `RequestError`, `DownloadError`.
     """
-    if weights is not None:
-        if is_ours(name):
-            raise RequestError(f"--weights: {name} brings weights of its own; leave it out, or name the architecture")
-        return create_source(name, weights=weights, say=say, **model_args)
+    if weights is not None and is_ours(name):
+        raise RequestError(f"--weights: {name} brings weights of its own; leave it out, or name the architecture")
     if not is_ours(name):
-        return create_source(name, say=say, **model_args)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # what a network of one's own draws is what `convert` draws with its default seed
+            return create_source(name, weights=weights, say=say, **model_args)
     refuse_arguments(name, model_args)
     return _of_train(Path(name), say) if is_weights_file(name) else assemble(read(name), None, str(name))
 

@@ -17,7 +17,7 @@ from tcnn.layers.convit import use_fast_attention
 from tcnn.zoo import catalogue
 from tcnn.zoo import weights as weights_files
 from tcnn.zoo.catalogue import canonical, is_converted, no_model
-from tcnn.zoo.own_network import import_module, network, network_name
+from tcnn.zoo.own_network import FORM, import_module, network, network_name
 
 _DRAWS = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.erfinv_, Tensor.clamp_})
 """What weights are drawn by, in place."""
@@ -142,6 +142,11 @@ def check_name(name: str) -> str | None:
     except ValueError as error:
         if "/" in name and ":" not in name:
             raise RequestError(no_model(name)) from error
+        if FORM.fullmatch(name):
+            raise RequestError(
+                f"{name}: no model's name; expected one of timm's, hf-hub:ORG/NAME or local-dir:PATH; what builds a "
+                f"network of your own is given with --module {name}"
+            ) from error
         raise RequestError(one_line(error)) from error
     if source == "local-dir" and not (Path(identifier) / "config.json").is_file():
         raise RequestError(f"{name}: expected a directory with config.json and weights, found none at {identifier}")

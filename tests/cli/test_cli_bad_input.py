@@ -17,7 +17,7 @@ ON_RANDOM_WEIGHTS: dict[str, tuple[tuple[object, ...], int, tuple[str, ...]]] = 
     # what is asked, the exit code, what the answer must say
     "unknown model": (("resnet5Od", "o.safetensors"), 2, ("resnet5Od: no timm model", "did you mean resnet50d")),
     "unknown tag": (("resnet50d.best", "o.safetensors"), 2, ("no weights tagged 'best'", "ra2_in1k")),
-    "unknown scheme": (("ftp:resnet18", "o.safetensors"), 2, ("ftp", "hf-hub, local-dir")),
+    "unknown scheme": (("ftp:resnet18", "o.safetensors"), 2, ("ftp", "hf-hub:ORG/NAME or local-dir:PATH")),
     "missing local directory": (("local-dir:gone", "o.safetensors"), 2, ("local-dir:gone: expected a directory",)),
     "transformer": (
         ("test_vit", "o.safetensors"),

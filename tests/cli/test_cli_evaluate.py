@@ -163,7 +163,10 @@ def test_what_cannot_be_read_is_named(tcnn: Any, checkpoint: Path, pets: Path) -
         (("t.safetensors", "--data", "pets", "--csv", "no/x.csv"), "no/x.csv: the directory "),
         (("t.safetensors", "--data", "few"), "t.safetensors tells 10 classes apart, few has 2 (ant, bee); "),
         (("t.safetensors",), "--data: expected a data set to measure on, for t.safetensors does not say "),
-        (("--data", "pets"), "Invalid value for CKPT...: missing; name one or several models; `tcnn evaluate --help`"),
+        (
+            ("--data", "pets"),
+            "Invalid value for CKPT...: missing; name one or several models, or what builds one",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

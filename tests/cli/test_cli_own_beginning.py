@@ -184,7 +184,8 @@ def test_without_it(tcnn: Run, tmp_path: Path) -> None:
     for words in (("convert",), ("finetune", "--data", "."), ("plan", "--data", ".")):
         assert missing in tcnn(*words).error(2)
     given = (
-        "nets.small:build: no model's name; what builds a network of your own is given with --module nets.small:build"
+        "nets.small:build: no model's name; expected one of timm's, hf-hub:ORG/NAME or local-dir:PATH; what builds a "
+        "network of your own is given with --module nets.small:build"
     )
     assert tcnn("convert", "nets.small:build", "o.safetensors").error(2) == given
     assert (

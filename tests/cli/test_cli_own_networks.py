@@ -9,14 +9,16 @@ import pytest
 import tiny_runs
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 import tcnn as library
 from tcnn.analysis.images import pictures_of
 from tcnn.checkpoints.checkpoint import load
-from tcnn.zoo.own_network import network
+from tcnn.zoo.own_network import network, network_named
 
 Run = Callable[..., Any]
-OWN = ("--module", "tiny_runs:TwoConvs")
+NAME = "tiny_runs:TwoConvs"
+OWN = ("--module", NAME)
 
 
 @pytest.fixture(scope="module")
@@ -101,12 +103,48 @@ def test_it_is_the_network_of_one_command(tcnn: Run, trained: Path) -> None:
         load(trained)
 
 
+def test_it_is_measured_itself(tcnn: Run, trained: Path, tmp_path: Path) -> None:
+    """It had to be converted first, or trained: a CNN with weights of its own could not be compared with its T-CNN."""
+    cnn = tiny_runs.seeded(tiny_runs.TwoConvs, 5)
+    save_file(cnn.state_dict(), tmp_path / "cnn.safetensors")
+    data, size = trained.parent / "data", ("--size", 32)
+    expected = library.evaluate(cnn, data, size=32, batch_size=8)
+    row = tcnn("evaluate", *OWN, "--weights", "cnn.safetensors", "--data", data, *size, "--json").json["rows"][0]
+    assert (row["model"], row["clean"]["top1"]) == (NAME, expected.top1)
+    assert row["clean"]["loss"] == pytest.approx(expected.loss, rel=1e-5)
+    assert tcnn("convert", *OWN, "t.safetensors", *size).code == 0
+    with network_named(NAME):
+        untrained = library.evaluate(NAME, data, size=32)
+    found = tcnn("evaluate", NAME, "t.safetensors", *OWN, "--data", data, *size, "--json").json["rows"]
+    assert [row["model"] for row in found] == [NAME, "t.safetensors"]
+    assert [row["clean"]["loss"] for row in found] == pytest.approx([untrained.loss] * 2, rel=1e-5)
+    answers = tcnn("predict", "t.safetensors", data / "red" / "3.png", "--compare", NAME, *OWN, *size, "--json").json
+    one, other = (model["images"][0]["guesses"][0] for model in answers["models"])
+    assert one["probability"] == pytest.approx(other["probability"], rel=1e-4)
+
+
 @pytest.mark.parametrize(
-    "command", [("evaluate", "resnet18", "--data", "."), ("fold", "absent.safetensors", "out.safetensors")]
+    ("command", "message"),
+    [
+        (("evaluate", "resnet18", "--data", "."), "applies to files and runs, and to the network itself by this name"),
+        (("predict", "resnet18", "."), "applies to files and runs, and to the network itself by this name"),
+        (("fold", "absent.safetensors", "out.safetensors"), "applies to files and runs, and none is given"),
+    ],
 )
-def test_without_a_file_it_has_no_effect(tcnn: Run, command: tuple[str, ...]) -> None:
-    message = "--module: applies to files and runs, and none is given; timm builds other models"
-    assert tcnn(*command, *OWN).error(2) == message
+def test_without_a_file_it_has_no_effect(tcnn: Run, command: tuple[str, ...], message: str) -> None:
+    assert tcnn(*command, *OWN).error(2) == f"--module: {message}; timm builds other models"
+
+
+@pytest.mark.parametrize("name", ["nets:build", "nets.small:Net.build"])
+def test_its_name_alone_is_told_where_it_belongs(tcnn: Run, trained: Path, name: str) -> None:
+    """timm's own line was "Unknown model source 'nets'"."""
+    data = trained.parent / "data"
+    kinds = "expected one of timm's, hf-hub:ORG/NAME or local-dir:PATH"
+    message = f"{name}: no model's name; {kinds}; what builds a network of your own is given with --module {name}"
+    for words in (("convert", name, "o.safetensors"), ("evaluate", name, "--data", data), ("verify", name)):
+        assert tcnn(*words).error(2) == message
+    with pytest.raises(library.TcnnError, match=r"no model's name; .*; give a network of your own itself, a torch\.nn"):
+        library.evaluate(name, data)
 
 
 def test_a_report_without_images_loads_nothing(tcnn: Run, trained: Path) -> None:

@@ -58,7 +58,16 @@ def _loads(given: Parameters) -> bool:
     return any(is_stored(each) for one in named if one for each in (one if isinstance(one, list) else [one]))
 
 
+def _measures(given: Parameters) -> bool:
+    """Whether a file or run is named, or the network of `--module` itself: by its name, or by no other model's."""
+    named = [*(given.get("models") or ()), *(given.get("named") or ()), given.get("model"), given.get("compare")]
+    return _loads(given) or given.get("module") in named or not any(named)
+
+
 OWN = Rule("module", _loads, "applies to files and runs, and none is given; timm builds other models")
+MEASURED = Rule(
+    "module", _measures, "applies to files and runs, and to the network itself by this name; timm builds other models"
+)
 OWN_WEIGHTS = Rule(
     "pretrained", lambda given: not is_built(given),
     "the network of --module has the weights that it is built with, random ones or not; leave it out",
@@ -84,7 +93,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         _not_beside("pretrained", "weights", "--weights names the weights; give one of the two"),
     ),
     "evaluate": (
-        OWN,
+        MEASURED,
         _not_beside("as_json", "result", "--result prints timm's JSON; give one of the two"),
         _needs("force", "csv_file", "results_csv", "figure", why="no file is written; name one, as with --csv"),
         _needs("figure", "shape", why="applies to --shape-bias DIR only"),
@@ -124,7 +133,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         _needs("shown", "images", why="there are no attention maps without --images"),
     ),
     "plan": (OWN_WEIGHTS, BUILT),
-    "predict": (OWN,),
+    "predict": (MEASURED,),
     "verify": (OWN,),
     "report": (_needs("module", "images", why="nothing is loaded without --images"),),
     "serve": (_needs("slots", "worker", why="there is no worker with --no-worker"),),

@@ -120,16 +120,11 @@ def beginning(model: str | None, module: str | None) -> str:
     """
     from tcnn.checkpoints.files import is_ours
     from tcnn.zoo.catalogue import is_weights_file
-    from tcnn.zoo.own_network import FORM
 
     if model is None:
         if module is None:
             raise typer.BadParameter("missing; name a model, or what builds it with --module", param_hint="MODEL")
         return module
-    if module is None and FORM.fullmatch(model) and "." in model.partition(":")[0]:  # without a dot it is a scheme
-        raise RequestError(
-            f"{model}: no model's name; what builds a network of your own is given with --module {model}"
-        )
     if module is not None and is_weights_file(model):
         raise RequestError(
             f"{model}: weights, whose network --module names; give them with --weights {model}, in the place of MODEL"

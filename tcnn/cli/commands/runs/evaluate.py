@@ -112,9 +112,11 @@ def command(
     from tcnn.config.evaluation import EvaluationConfig
 
     keep_freed_memory()
-    models = [*(models or ()), *(named or ())]
+    models = [*(models or ()), *(named or ())] or ([] if module is None else [module])
     if not models:
-        raise typer.BadParameter("missing; name one or several models", param_hint="CKPT...")
+        raise typer.BadParameter(
+            "missing; name one or several models, or what builds one with --module", param_hint="CKPT..."
+        )
     arguments = model_arguments(model_kwargs)
     if weights is not None and len(models) > 1:
         raise RequestError("--weights: belong to one model; name one, or evaluate one after the other")
