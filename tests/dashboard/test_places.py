@@ -62,6 +62,32 @@ def test_who_comes_back_finds_the_place(server: Server, open_page: Open) -> None
     assert page.evaluate("scrollY") == 0
 
 
+def test_a_place_is_kept_while_its_page_is_loaded(server: Server, open_page: Open) -> None:
+    """Back within 150 ms, and away again: the place that the page between was about to keep took that of this one."""
+    page = open_page(f"{server.url}/#/runs")
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(50)
+    scrolled(page, 1500)
+    rows.nth(30).get_by_role("link").first.click()
+    expect(page.locator(".titled .badge")).to_be_visible()
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    page.route("**/jobs?*", hold)
+    page.evaluate("() => { dispatchEvent(new Event('scroll')); history.back(); }")
+    page.wait_for_timeout(500)
+    assert page.evaluate("[scrollY, history.state.scroll]") == [0, 1500]
+    page.reload()
+    page.wait_for_timeout(500)
+    assert page.evaluate("[scrollY, history.state.scroll]") == [0, 1500]
+    assert len(held) >= 2, "nothing was loaded so far"
+    page.unroute_all()
+    page.reload()
+    page.wait_for_function("() => scrollY === 1500")
+
+
 def test_back_from_what_was_deleted_leads_past_it(server: Server, story: Story, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/runs")
     page.get_by_role("table").get_by_role("link", name="resnet59").click()

@@ -4,15 +4,17 @@ const REST = 150; // milliseconds without scrolling after which the place is kep
 const PATIENCE = 10_000; // milliseconds for what a page loads
 
 let stop = () => {};
+let resting;
+let waiting = false; // for a page to be as long as where it was left: until then it is nowhere
 
 /** From now on every place is kept; the browser, which knows nothing of what is still to be loaded, would go to another one. */
 export function keepPlaces() {
   history.scrollRestoration = "manual";
-  let resting;
   addEventListener("scroll", () => {
     clearTimeout(resting);
-    resting = setTimeout(() => history.replaceState({ ...history.state, scroll: scrollY }, ""), REST);
+    if (!waiting) resting = setTimeout(() => history.replaceState({ ...history.state, scroll: scrollY }, ""), REST);
   }, { passive: true });
+  addEventListener("popstate", () => clearTimeout(resting)); // it is another page's place by now
 }
 
 /** Begin a page where it was left, as soon as it is as long as then, or at its beginning; whoever moves meanwhile is left alone. */
@@ -28,7 +30,9 @@ export function placed(main) {
   });
   const moves = ["wheel", "touchstart", "pointerdown", "keydown"];
   const timer = setTimeout(() => stop(), PATIENCE);
+  waiting = true;
   stop = () => {
+    waiting = false;
     growing.disconnect();
     clearTimeout(timer);
     for (const move of moves) removeEventListener(move, stop);
