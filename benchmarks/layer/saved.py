@@ -1,10 +1,10 @@
-"""What a layer saves for its backward pass on a CPU: the time of a training step by the memory that it may take.
+"""What a layer saves for its backward pass on a CPU, and its chunks: the time of a training step by their memory.
 
     python -m benchmarks.layer.saved [--threads 2] [--rounds 9] [--out FILE]
 
 A layer of 512 channels saves content attention and mixed values while its share of the machine's memory lasts
-(`tcnn/layers/backends/chunks.py`), and computes the rest again. The shares are compared in turn, with each other and
-with the convolution, as ratios round by round.
+(`tcnn/layers/backends/chunks.py`), and computes the rest again. The shares, and chunks of half the size, are compared
+in turn, with each other and with the convolution, as ratios round by round.
 """
 
 import argparse
@@ -27,7 +27,7 @@ RESULTS = Path(__file__).parents[1] / "results" / "saved_cpu.json"
 CHANNELS = 512
 """With nine heads: of a T-ResNet50's last stage."""
 
-LAYERS = ((14, 16), (14, 32), (14, 64), (32, 1), (32, 4), (32, 8))
+LAYERS = ((14, 8), (14, 16), (14, 32), (14, 64), (32, 1), (32, 4), (32, 8))
 """Side of the map, batch."""
 SHARES = (256, 64, 16)
 """Of the memory: one, divided by these."""
@@ -39,14 +39,15 @@ def compare(side: int, batch: int, rounds: int) -> dict[str, Any]:
     x = torch.randn(batch, CHANNELS, side, side)
     layer, convolution = (run(ready(*named[name], True), x, named[name][1], True) for name in ("gpsa", "convolution"))
 
-    def saving(share: int) -> Callable[[], object]:
+    def saving(share: int, chunk: int = chunks.CPU_CHUNK) -> Callable[[], object]:
         def work() -> None:
-            with patch.object(chunks, "SAVED_SHARE", share):
+            with patch.object(chunks, "SAVED_SHARE", share), patch.object(chunks, "CPU_CHUNK", chunk):
                 layer()
 
         return work
 
     works = {"convolution": convolution} | {f"1/{share}": saving(share) for share in SHARES}
+    works["1/64, half chunks"] = saving(64, chunks.CPU_CHUNK // 2)
     seconds = in_turn(works, "cpu", rounds)
     first = f"1/{SHARES[0]}"
     return {

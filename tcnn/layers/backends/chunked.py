@@ -8,7 +8,7 @@ function (the passes are in `chunked_passes`).
 Shapes: B batch, C channels, M queries, R' keys, K heads, d head width.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from tcnn.layers.backends import chunked_passes, dense
 from tcnn.layers.backends.chunked_passes import Gradients
 from tcnn.layers.backends.chunks import ChunkPlan
 from tcnn.layers.backends.dense import Heads
-from tcnn.layers.terms.execution import differentiable_gradients, runs_eagerly, without_autocast
+from tcnn.layers.terms.execution import differentiable_gradients, needs_gradients, runs_eagerly, without_autocast
 from tcnn.layers.terms.parameters import Parameters
 from tcnn.layers.terms.products import Matrix, Packed
 
@@ -52,11 +52,6 @@ def supported(heads: Heads, parameters: Parameters) -> bool:
     if isinstance(proj, Packed):
         return runs_eagerly(*heads.tensors) and len(heads.value) > 0 and not needs_gradients(heads.tensors)
     return runs_eagerly(*heads.tensors, proj, parameters.bias) and len(heads.value) > 0
-
-
-def needs_gradients(tensors: Iterable[object]) -> bool:
-    """Whether autograd will ask for the gradient of one of these."""
-    return torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors)
 
 
 def attend(heads: Heads, parameters: Parameters, plan: ChunkPlan) -> Tensor:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from tcnn.layers.backends.dense import Heads
+from tcnn.layers.terms.execution import needs_gradients
 
 CPU_CHUNK = 2**23
-"""Elements of the largest tensor of a batch that is one chunk on a CPU: 32 MiB in float32. Larger blocks the C library
-requests from the system anew every time, at a quarter of a millisecond per MiB; several that are nearly as large it
-gives back in between, so that the chunks of a larger batch have half of that. Their twenty operator calls are nothing
-beside their work.
+"""Elements of the largest tensor of a chunk on a CPU: 32 MiB in float32. Larger blocks the C library requests from the
+system anew every time, at a quarter of a millisecond per MiB. Several that are nearly as large it gives back between
+them, unless they are kept for the backward pass: without one, the chunks of a larger batch have half of that.
 """
 
 SAVED_SHARE = 64
@@ -50,7 +50,8 @@ def plan_for(heads: Heads) -> ChunkPlan:
         if query_rows * line > CPU_CHUNK // 2:
             return ChunkPlan(1, max(1, CPU_CHUNK // 4 // line), saved)
         whole = CPU_CHUNK // (query_rows * line)
-        return ChunkPlan(whole if images <= whole else whole // 2, query_rows, saved)
+        one = images <= whole or needs_gradients(heads.tensors)
+        return ChunkPlan(whole if one else whole // 2, query_rows, saved)
     # Five tensors of this size are alive at once, which may take half of the memory: every chunk costs launches.
     most = memory // 2 // 5 // heads.value.element_size()
     if query_rows * line > most:

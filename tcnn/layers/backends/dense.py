@@ -101,7 +101,8 @@ def compute_heads(inputs: AttentionInputs, gated: Tensor | None = None) -> Heads
     scale = p.head_dim**-0.5
     if padded is None:
         both = stack_query_key(p) if p.query_key is None else p.query_key
-        query, key = linear(tokens, both).unflatten(2, (2, p.heads, -1)).permute(2, 0, 3, 1, 4)  # (2, B, K, R', d)
+        stacked = linear(tokens, both).unflatten(2, (2, p.heads, -1)).permute(2, 0, 3, 1, 4)  # (2, B, K, R', d)
+        query, key = stacked.contiguous()  # once, and not in the products of every pass
         query = query[:, :, :pixels]
     else:
         query_tokens = attention.to_tokens(positions.take_query_pixels(padded, geometry))

@@ -77,7 +77,8 @@ class PlainMaps:
 
     def gradients(self, kept: Tensor, share: Tensor, grad_maps: Tensor) -> tuple[Tensor, Tensor]:
         # The softmax's own gradient: content · (grad_maps − Σ content · grad_maps), times the share of content.
-        logits = at_least_float32(grad_maps).transpose(1, 2).mul(kept)
+        # The attention comes first in the product, whose order in memory is then its own, head-major.
+        logits = kept * at_least_float32(grad_maps).transpose(1, 2)
         sums = logits.sum(-1, keepdim=True)
         logits.addcmul_(kept, sums, value=-1).mul_(share[:, None, None])
         return logits.flatten(0, 1).to(self._heads.query.dtype), sums.squeeze(-1)

@@ -9,11 +9,10 @@ from math import prod
 import torch
 from torch import Tensor
 
-from tcnn.layers.backends.chunked import needs_gradients
 from tcnn.layers.backends.chunks import SAVED_SHARE, total_memory
 from tcnn.layers.backends.dense import queries_are_keys
 from tcnn.layers.terms import attention, kinds, positions
-from tcnn.layers.terms.execution import is_eager
+from tcnn.layers.terms.execution import is_eager, needs_gradients
 from tcnn.layers.terms.isotropic import Isotropic
 from tcnn.layers.terms.parameters import Parameters, require, require_matrix
 from tcnn.layers.terms.positions import Geometry

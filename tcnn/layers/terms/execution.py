@@ -5,7 +5,7 @@ Under a compiler, a tracer, a transform of `torch.func`, forward-mode differenti
 consist of PyTorch operators only: it may neither read a value nor use an operator of its own.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 
@@ -46,6 +46,11 @@ def is_eager(*tensors: Tensor | None) -> bool:
     """
     real = not is_transformed() and torch._C._get_dispatch_mode(_Mode.FAKE) is None
     return real and all(type(t) in (Tensor, nn.Parameter) for t in tensors if t is not None)
+
+
+def needs_gradients(tensors: Iterable[object]) -> bool:
+    """Whether autograd will ask for the gradient of one of these."""
+    return torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors)
 
 
 def is_transformed() -> bool:

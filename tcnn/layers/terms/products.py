@@ -3,7 +3,7 @@
 Compared with MKL, on an AMD processor, that is 1.1 to 1.2 times faster for the projection of a layer and 1.3 to 1.6
 times for its gradients, and another 10 to 20 % for a matrix that is used often and was packed into oneDNN's layout
 before; where that processor has AVX-512, twice as fast, for MKL uses it on Intel's alone. On those MKL is as fast, and
-for gradients 1.4 to 2.2 times faster, so that there only packed matrices are oneDNN's. PyTorch's compiler uses the same
+for gradients 1.3 to 2.5 times faster, so that there only packed matrices are oneDNN's. PyTorch's compiler uses the same
 two operators when it freezes a model. Where they are not available, a plain product is computed.
 """
 
