@@ -13,7 +13,7 @@ from forked import Interpreter
 from torch import Tensor, nn
 
 from tcnn.layers import GPSA2d
-from tcnn.layers.backends import chunked
+from tcnn.layers.backends import chunked_passes
 from tcnn.layers.backends.chunks import ChunkPlan, plan_for
 from tcnn.layers.backends.maps import KernelMaps, PlainMaps, maps_for
 from tcnn.layers.backends.selection import use_backend
@@ -102,14 +102,14 @@ def layer_errors(form: str, unpadded: bool, dtype: torch.dtype, plan: ChunkPlan 
         expected = found_by(exact, x.to(dtype).double())
     made = []
 
-    def counted(heads: chunked.Heads) -> KernelMaps:
+    def counted(heads: chunked_passes.Heads) -> KernelMaps:
         maps = maps_for(heads)
         made.append(type(maps))
         return maps  # type: ignore[return-value]
 
     with (
         patch.object(triton_attention, "supported", lambda *_: False),
-        patch.object(chunked, "maps_for", counted),
+        patch.object(chunked_passes, "maps_for", counted),
         patch("tcnn.layers.backends.selection.chunks.plan_for", lambda heads: plan or plan_for(heads)),
     ):
         found = found_by(layer.to(dtype), x.to(dtype))
@@ -153,11 +153,11 @@ def test_in_chunks_of_which_some_are_kept(plan: ChunkPlan, interpreter: Interpre
 def test_without_triton_or_for_long_rows_plain_operations_are_taken() -> None:
     layer, seen = layer_of("padding", False), []
 
-    def noted(heads: chunked.Heads) -> PlainMaps:
+    def noted(heads: chunked_passes.Heads) -> PlainMaps:
         maps = maps_for(heads)
         seen.append(type(maps))
         return maps  # type: ignore[return-value]
 
-    with patch.object(chunked, "maps_for", noted):
+    with patch.object(chunked_passes, "maps_for", noted):
         layer(torch.randn(1, 8, 6, 5))
     assert seen == [PlainMaps]
