@@ -75,10 +75,17 @@ def test_what_another_window_does_with_a_job_is_seen_here(server: Server, story:
 
 def test_a_refusal_shows_how_the_job_stands_now(server: Server, story: Story, open_page: Open) -> None:
     page = open_page(f"{server.url}/#/jobs/{story.cancelled.id}")
+    job = re.compile(r"/jobs/job_\w+$")
+    under_way: list[Any] = []  # which would be answered with how the job stands later
+    page.on("request", lambda request: under_way.append(request) if job.search(request.url) else None)
+    page.on("requestfinished", lambda request: under_way.remove(request) if request in under_way else None)
+    page.reload()
     resume = page.get_by_role("button", name="Resume")
     expect(resume).to_be_visible()
+    expect(page.get_by_role("list", name="Events")).to_contain_text("Cancelled")
+    until(page, lambda: not under_way)
     asked: list[str] = []
-    page.route(re.compile(r"/jobs/job_\w+$"), lambda route: route.continue_() if asked else route.abort())
+    page.route(job, lambda route: route.continue_() if asked else route.abort())
     page.route(re.compile("/resume$"), lambda route: (asked.append("to resume"), route.continue_()))
     story.house.store.resume(story.cancelled.id, "local")
     resume.click()
