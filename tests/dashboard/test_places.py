@@ -42,20 +42,26 @@ def scrolled(page: Any, down: int) -> None:
     page.wait_for_function("down => history.state?.scroll === down", arg=down)
 
 
-def test_who_comes_back_finds_the_place(server: Server, open_page: Open) -> None:
-    """As soon as what is loaded is long enough; another page begins at its beginning."""
+def far_down_and_away(server: Server, open_page: Open) -> Any:
+    """The page of a run that was opened from far down in the list."""
     page = open_page(f"{server.url}/#/runs")
     rows = page.locator("tbody tr")
     expect(rows).to_have_count(50)
     scrolled(page, 1500)
     rows.nth(30).get_by_role("link").first.click()
     expect(page.locator(".titled .badge")).to_be_visible()
+    return page
+
+
+def test_who_comes_back_finds_the_place(server: Server, open_page: Open) -> None:
+    """As soon as what is loaded is long enough; another page begins at its beginning."""
+    page = far_down_and_away(server, open_page)
     assert page.evaluate("scrollY") == 0
     page.go_back()
     page.wait_for_function("() => scrollY === 1500")
     expect(page.locator("main")).to_be_focused()
     page.reload()
-    expect(rows).to_have_count(50)
+    expect(page.locator("tbody tr")).to_have_count(50)
     page.wait_for_function("() => scrollY === 1500")
     page.go_forward()
     expect(page.locator(".titled .badge")).to_be_visible()
@@ -64,12 +70,7 @@ def test_who_comes_back_finds_the_place(server: Server, open_page: Open) -> None
 
 def test_a_place_is_kept_while_its_page_is_loaded(server: Server, open_page: Open) -> None:
     """Back within 150 ms, and away again: the place that the page between was about to keep took that of this one."""
-    page = open_page(f"{server.url}/#/runs")
-    rows = page.locator("tbody tr")
-    expect(rows).to_have_count(50)
-    scrolled(page, 1500)
-    rows.nth(30).get_by_role("link").first.click()
-    expect(page.locator(".titled .badge")).to_be_visible()
+    page = far_down_and_away(server, open_page)
     held: list[Any] = []
 
     def hold(route: Any) -> None:

@@ -27,6 +27,7 @@ Gradients = tuple[Tensor | None, ...]
 
 
 def gated_forward(heads: Heads, parameters: Parameters, plan: ChunkPlan, activations: list[Tensor] | None) -> Tensor:
+    """Output tokens of gated attention, (B, M, C_out)."""
     share, maps = 1 - heads.gate, maps_for(heads)
 
     def attention_of(some: Heads) -> Callable[[Chunk], tuple[Tensor, Tensor]]:
@@ -82,6 +83,7 @@ def gated_backward(
 
 
 def content_forward(heads: Heads, parameters: Parameters, plan: ChunkPlan, activations: list[Tensor] | None) -> Tensor:
+    """Output tokens of content heads, (B, M, C_out)."""
     count = len(heads.gate)
 
     def attention(chunk: Chunk) -> tuple[Tensor, Tensor]:

@@ -41,6 +41,7 @@ SLOW = tuple(
         Case(size=(16, 16), width=64, images=1, dtype=torch.bfloat16),
     )
 )  # fmt: skip
+SLOW += (Case(size=(20, 17), content_heads=1, kernel=(2, 2)),)  # more keys than any tile, at four heads' time
 
 
 @pytest.mark.parametrize("case", [*QUICK, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)], ids=str)
