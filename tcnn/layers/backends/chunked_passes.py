@@ -8,7 +8,6 @@ queries of a chunk.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -52,11 +51,7 @@ def gated_backward(
     columns: Tensor | None = None
     gate, proj = columns, columns
     for some, chunks in chunks_of(heads, plan):
-        leaves = [t.detach().requires_grad_() for t in (some.rows, some.gate, some.columns) if t is not None]
-        with torch.enable_grad():
-            parts = replace(some, rows=leaves[0], gate=leaves[1], columns=leaves[2] if len(leaves) > 2 else None)
-            graph = dense.gated_positional(parts).contiguous()
-        gated, grad_gated = graph.detach(), None
+        gated, grad_gated = dense.gated_positional(some).contiguous(), None
         for chunk in chunks:
             kept, mixed = next(stored, None), next(stored, None)
             kept = maps_from.kept(chunk) if kept is None else kept
@@ -73,10 +68,11 @@ def gated_backward(
             del grad_maps
             gate = _accumulate(gate, sums.sum((0, 2)).neg_())
             inputs.add_logits(chunk, logits)
-        some_rows, some_gate, *some_columns = torch.autograd.grad(graph, leaves, grad_gated)
+        assert grad_gated is not None  # noqa: S101 - there is one chunk at least
+        some_rows, some_columns, some_gate = dense.gated_positional_gradients(some, grad_gated)
         grad_rows.append(some_rows)
         gate = _accumulate(gate, some_gate)
-        columns = _accumulate(columns, some_columns[0]) if some_columns else None
+        columns = None if some_columns is None else _accumulate(columns, some_columns)
     rows = grad_rows[0] if len(grad_rows) == 1 else torch.cat(grad_rows, dim=1)
     bias = None if parameters.bias is None else gradient.sum((0, 1))
     return (*inputs.all, rows, columns, gate, proj, bias)

@@ -93,7 +93,8 @@ def compute_heads(inputs: AttentionInputs, gated: Tensor | None = None) -> Heads
     # In order once, (B, R', C_in), and not again in each of the products.
     if positions.zero_padded(geometry):
         height, width = inputs.size
-        tokens = F.pad(attention.to_tokens(x), (0, 0, 0, sink_count(pixels)))
+        sink_keys = x.new_zeros(x.shape[0], sink_count(pixels), x.shape[1])
+        tokens = torch.cat((attention.to_tokens(x), sink_keys), dim=1)
         sinks = height * width - pixels if scope.padding else 0
     else:
         assert padded is not None  # noqa: S101 - without zeros queries are not taken for keys
@@ -144,6 +145,26 @@ def gated_positional(heads: Heads) -> Tensor:
         positional = attention.positional_map((heads.rows, heads.columns))
         gated = (heads.gate[:, None, None] * positional).transpose(-3, -2)
     return gated if heads.sinks is None else F.pad(gated, (0, sink_count(heads.pixels)))
+
+
+def gated_positional_gradients(heads: Heads, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Gradients of row factor, column factor and gate from that of `gated_positional`, (M, K, R').
+
+    With the pairs (output row, row) down and (output column, column) across, a head's gated positional attention is a
+    matrix of rank one, gate_h · rows_h columns_hᵀ: each factor's gradient is the matrix's times the other factor.
+    """
+    count, gate = len(heads.gate), heads.gate
+    gradient = gradient[..., : heads.pixels]
+    if heads.columns is None:
+        whole = gradient.transpose(0, 1).reshape(heads.rows.shape)
+        return gate[:, None, None, None, None] * whole, None, (whole * heads.rows).sum((1, 2, 3, 4))
+    (_, down, height), (_, across, width) = heads.rows.shape, heads.columns.shape
+    matrix = gradient.reshape(down, across, count, height, width).permute(2, 0, 3, 1, 4)
+    matrix = matrix.reshape(count, down * height, across * width)
+    rows, columns = heads.rows.reshape(count, -1, 1), heads.columns.reshape(count, -1, 1)
+    of_rows, of_columns = matrix @ columns, matrix.transpose(1, 2) @ rows
+    of_gate, gate = (of_rows * rows).sum((1, 2)), gate[:, None, None]
+    return (gate * of_rows).view_as(heads.rows), (gate * of_columns).view_as(heads.columns), of_gate
 
 
 def _query_major_product(rows: Tensor, columns: Tensor) -> Tensor:

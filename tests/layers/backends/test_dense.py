@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tcnn.errors import RequestError
 from tcnn.layers import GPSA2d
-from tcnn.layers.backends.dense import content_attention
+from tcnn.layers.backends.dense import Heads, content_attention, gated_positional, gated_positional_gradients
 from tcnn.layers.backends.selection import backend, use_backend
 from tcnn.layers.terms.parameters import value_in_projection
 
@@ -150,3 +150,26 @@ def test_a_compiler_multiplies_where_it_knows_the_sizes(dynamic: bool, relative_
         with use_backend("dense"):
             assert relative_error(compiled(x), layer(x)) < 1e-13
     assert graphs == ([0] if dynamic else [1, 1])
+
+
+@pytest.mark.parametrize("sinks", [None, 0, 12])
+@pytest.mark.parametrize("factored", [True, False], ids=["factors", "whole"])
+@pytest.mark.parametrize("size", [(1, 1, 1, 1), (4, 5, 7, 9), (6, 6, 6, 6), (3, 8, 2, 5)], ids=str)
+def test_gradients_of_the_gated_positional_attention(
+    size: tuple[int, int, int, int], factored: bool, sinks: int | None
+) -> None:
+    """The closed form against what autograd finds: of factors, and of a whole map without factors."""
+    down, across, height, width = size
+    factors = random(3, down, height), random(3, across, width, seed=1)
+    rows, columns = factors if factored else (random(3, down, across, height, width), None)
+    none = torch.empty(0)
+    heads = Heads(none, none, none, rows, columns, random(3, seed=2), sinks)
+    leaves = [tensor.requires_grad_() for tensor in (rows, columns, heads.gate) if tensor is not None]
+    maps = gated_positional(heads)
+    upstream = random(*maps.shape, seed=3)
+
+    with torch.no_grad():
+        found = [tensor for tensor in gated_positional_gradients(heads, upstream) if tensor is not None]
+
+    for one, other in zip(found, torch.autograd.grad(maps, leaves, upstream), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-13, atol=1e-13)
