@@ -142,6 +142,21 @@ def test_every_room_says_what_it_is_for() -> None:
     assert silent == []
 
 
+def test_pictures_are_opened_in_one_place() -> None:
+    """Where the formats are listed: of any other, Pillow may start another program."""
+    opening = re.compile(
+        r"\bImage\.open\(|from PIL\.Image import.*\bopen\b|\b(pil_loader|default_loader|read_image|decode_image)\b"
+    )
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for wing in (*WINGS, "benchmarks")
+        for path in (ROOT / wing).rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if opening.search(line)
+    ]
+    assert found == ["tcnn/data/decode.py: return Image.open(file, formats=_OPENED)"]
+
+
 def test_text_is_utf8_wherever_it_is_read_or_written() -> None:
     """Elsewhere the locale would choose, which on Windows and under `LC_ALL=C` knows few letters."""
     rules = ("--isolated", "--no-cache", "--preview", "--select", "PLW1514")

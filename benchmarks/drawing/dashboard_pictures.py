@@ -21,6 +21,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from benchmarks.drawing import dogs
 from benchmarks.service.browser import chromium, ended, serving, submit, until, wait
+from tcnn.data.decode import open_image
 
 IMAGES = dogs.ROOT / "docs" / "img"
 WIDE, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 800}
@@ -106,7 +107,7 @@ def photograph(url: str, client: httpx.Client, job: str) -> None:
 
 def keep(shot: bytes, file: Path) -> None:
     """With 256 colours, which is a quarter of the bytes."""
-    with Image.open(io.BytesIO(shot)) as image:
+    with open_image(io.BytesIO(shot)) as image:
         image.convert("RGB").quantize(256, method=Image.Quantize.FASTOCTREE).save(file, optimize=True)
 
 

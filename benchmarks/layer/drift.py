@@ -23,13 +23,13 @@ from pathlib import Path
 import numpy as np
 import timm
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 import tcnn
 from benchmarks.reproduce.networks.published import pretrained
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.config.base import ErrorStats
+from tcnn.data.decode import open_image
 from tcnn.models.randomise import randomised
 from tcnn.models.running import at_temperature, errors
 
@@ -55,7 +55,7 @@ def cifar_validation() -> tuple[Tensor, Tensor]:
             if member.isfile() and member.name.startswith("cifar10/val/"):
                 file = archive.extractfile(member)
                 assert file is not None
-                images[member.name] = np.asarray(Image.open(io.BytesIO(file.read())).convert("RGB"))
+                images[member.name] = np.asarray(open_image(io.BytesIO(file.read())).convert("RGB"))
     names = sorted(images)
     classes = sorted({Path(name).parent.name for name in names})
     labels = torch.tensor([classes.index(Path(name).parent.name) for name in names])

@@ -1,15 +1,18 @@
-"""Decode image files of any format, mode and bit depth to RGB or grey pixels."""
+"""Open image files of the formats that are read, and decode any mode and bit depth to RGB or grey pixels."""
 
 import contextlib
 import errno
 import os
 import warnings
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 from typing import BinaryIO, Literal
 
 import numpy
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageFile, UnidentifiedImageError
 
+from tcnn.data.sources.names import FORMATS
 from tcnn.errors import EnvironmentFailure, RequestError
 
 Mode = Literal["RGB", "L"]
@@ -17,6 +20,7 @@ Mode = Literal["RGB", "L"]
 PROCESS_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 """Errors of this process, not of the image: skipping images because of them would lose a whole data set in silence."""
 
+_OPENED = tuple(name for name in FORMATS if name != "AVIF" or find_spec("PIL.AvifImagePlugin"))  # from Pillow 11.3 on
 _ignored: list[bool] = []
 
 
@@ -39,15 +43,29 @@ def mode_of(in_chans: int) -> Mode:
     return "RGB" if in_chans == 3 else "L"
 
 
+def open_image(file: str | Path | BinaryIO) -> ImageFile.ImageFile:
+    """Open an image of one of the `FORMATS`; nothing else in tcnn calls Pillow's `Image.open`.
+
+    Raises whatever PIL raises, `UnidentifiedImageError` for any other format: see `reason`.
+    """
+    return Image.open(file, formats=_OPENED)
+
+
 def decode(opened: BinaryIO | Image.Image, mode: Mode) -> Image.Image:
     """Decode the first frame of an image in `mode`.
 
     As in timm, transparency is dropped and a camera's rotation mark is not applied. Unlike PIL's own conversion, which
     clips at 255, 16-bit greys keep their upper eight bits, and floating-point values from 0 to 1 become 0 to 255.
-    Raises whatever PIL raises, and `ValueError` for other floating-point values than 0 to 255: see `reason`.
+    Raises whatever PIL raises, and `ValueError` for other floating-point values than 0 to 255, and for an image that
+    somebody else opened, of another format than the `FORMATS`: see `reason`.
     """
     with _without_warnings():
-        image = opened if isinstance(opened, Image.Image) else Image.open(opened)
+        image = opened if isinstance(opened, Image.Image) else open_image(opened)
+        if image.format not in (None, "MPO", *FORMATS):  # MPO: of JPEG, several in a file
+            raise ValueError(
+                f"expected one of the formats {', '.join(FORMATS)}, found {image.format}; convert it first, as by "
+                "image.convert('RGB')"
+            )
         image.load()
         if image.mode.startswith("I"):
             image = _scale_greys(image)
@@ -68,7 +86,7 @@ def reason(error: Exception) -> str:
             f"out of memory or of open files while reading images ({error}); use fewer workers"
         ) from error
     if isinstance(error, UnidentifiedImageError):
-        return "not an image"
+        return f"not an image in one of the formats {', '.join(FORMATS)}"
     if isinstance(error, Image.DecompressionBombError):
         return "too many pixels"
     if isinstance(error, OSError) and error.strerror:

@@ -152,7 +152,7 @@ def predict_image(model: nn.Module, image: BinaryIO, *, top: int = 5) -> list[Gu
     """What one image shows, by its bytes: what `predict` says of it alone, on the device where the model is.
 
     Args:
-        image: an open file of an image, in any of PIL's formats.
+        image: an open file of an image, of one of the `FORMATS` that tcnn reads.
         top: classes; fewer if the model has fewer.
 
     Returns: the most probable classes first. Raises `RequestError` for what is no image, and for an output that is not

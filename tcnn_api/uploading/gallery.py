@@ -14,9 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from PIL import Image
-
-from tcnn.data.decode import decode, reason
+from tcnn.data.decode import decode, open_image, reason
 from tcnn.errors import TcnnError, shorten
 from tcnn_api.uploading.datasets import Listed, listed
 
@@ -51,7 +49,7 @@ def survey(folder: str) -> dict[str, Any]:
         path = root / images[place].file
         size += path.stat().st_size
         try:
-            with Image.open(path) as opened:
+            with open_image(path) as opened:
                 sides.append(opened.size)
                 formats[opened.format or "unknown"] += 1
                 opened.draft(None, (opened.width // 8, opened.height // 8))  # of JPEG all is read, less is computed
@@ -99,7 +97,7 @@ def _thumbnail(root: Path, image: Listed) -> dict[str, Any]:
         "width": None, "height": None, "thumbnail": None, "reason": None,
     }  # fmt: skip
     try:
-        with Image.open(root / image.file) as opened:
+        with open_image(root / image.file) as opened:
             told["width"], told["height"] = opened.size
             opened.draft("RGB", (2 * THUMBNAIL, 2 * THUMBNAIL))
             small = decode(opened, "RGB")

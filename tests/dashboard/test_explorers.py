@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_pictures import POSTSCRIPT, ghostscript
 from structlog.testing import capture_logs
 from tiny_runs import colours
 
@@ -78,6 +79,20 @@ def test_a_crash_is_one_line_and_the_next_picture_works(checkpoint: Path, pictur
         assert not alive(last)
 
     exploring(script)
+
+
+@pytest.mark.slow
+def test_no_picture_starts_another_program(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    search, called = ghostscript(tmp_path)
+    monkeypatch.setenv("PATH", search)
+
+    async def script(own: Explorers) -> None:
+        for asked in ({"do": "open"}, {"do": "predict", "others": [], "top": 5}):
+            with pytest.raises(RequestError, match=r"cannot be read as an image .not an image in one of the formats"):
+                await own.ask("a", checkpoint, asked, POSTSCRIPT)
+
+    exploring(script)
+    assert not called.exists()
 
 
 def test_the_log_says_why_a_process_did_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,19 @@ def picture(seed: int = 0, width: int = 12, height: int = 10) -> Image.Image:
     return Image.fromarray(pixels.astype(numpy.uint8))
 
 
+POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n0 0 8 8 rectfill\nshowpage\n%%EOF\n"
+"""A picture that Pillow, if it is let, gives to Ghostscript."""
+
+
+def ghostscript(folder: Path) -> tuple[str, Path]:
+    """The `PATH` on which `gs` is a program that only notes how it was called, and the file where it does."""
+    program, noted = folder / "bin" / "gs", folder / "called.txt"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$@" >> {noted}\n')
+    program.chmod(0o755)
+    return f"{program.parent}{os.pathsep}{os.environ['PATH']}", noted
+
+
 def draw(path: Path, seed: int = 0, **options: int) -> Path:
     """A picture as a file, in folders that are made for it."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ from PIL import Image
 
 from tcnn.analysis.plots import style
 from tcnn.analysis.records import Head, Layer
+from tcnn.data.decode import open_image
 from tcnn.errors import RequestError
 from tcnn.files import replacing
 
@@ -155,4 +156,4 @@ def _frame(row: dict[str, Any]) -> Figure:
 def _image(figure: Figure) -> Image.Image:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=90)
-    return Image.open(buffer).convert("P", palette=Image.Palette.ADAPTIVE)
+    return open_image(buffer).convert("P", palette=Image.Palette.ADAPTIVE)

@@ -20,6 +20,7 @@ from PIL import Image
 
 from tcnn.analysis.plots import style
 from tcnn.analysis.records import LayerMaps, Picture
+from tcnn.data.decode import open_image
 
 Part = Literal["combined", "content", "positional"]
 Pixels = NDArray[numpy.uint8]
@@ -39,7 +40,7 @@ DENSITY = 160
 def maps(picture: Picture, part: Part = "combined") -> list[Figure]:
     """Plot all heads of every layer that has this part (total, content or positional), on several pages."""
     layers = [layer for layer in picture.layers if getattr(layer, part) is not None]
-    image = numpy.asarray(Image.open(io.BytesIO(base64.b64decode(picture.png))).convert("RGB"))
+    image = numpy.asarray(open_image(io.BytesIO(base64.b64decode(picture.png))).convert("RGB"))
     return [_page(picture.name, image, page, part) for page in _pages(layers)]
 
 

@@ -14,6 +14,11 @@ from tcnn.errors import RequestError
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 """Suffixes of image files, in any case; all other files are ignored."""
 
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "AVIF", "JPEG2000", "ICO")
+"""Formats of images, by Pillow's names; a file's bytes tell which it has, not its suffix. Pillow alone decodes these: a
+picture in PostScript it hands to Ghostscript, another program, which runs what a stranger wrote.
+"""
+
 SPLITS = {
     "train": ("train", "training"),
     "val": ("val", "valid", "validation", "eval", "evaluation"),

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from tcnn.data.decode import open_image
 from tcnn.evaluation.corruptions.levels import Levels, Pixels
 
 GAUSSIAN = Levels(large=(0.08, 0.12, 0.18, 0.26, 0.38), small=(0.04, 0.06, 0.08, 0.09, 0.10))
@@ -88,7 +89,7 @@ def jpeg(pixels: Pixels, quality: int, random: np.random.Generator) -> Pixels:
     """JPEG compression: encoded and decoded again."""
     file = io.BytesIO()
     _to_image(pixels).save(file, "JPEG", quality=quality)
-    with Image.open(file) as image:
+    with open_image(file) as image:
         return _to_pixels(image)
 
 

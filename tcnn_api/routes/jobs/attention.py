@@ -10,6 +10,7 @@ from fastapi import Path as InPath
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from tcnn.data.sources.names import FORMATS
 from tcnn.errors import RequestError
 from tcnn_api.deps import AUTHENTICATED, JobId, Service, ServiceDep, Tenant
 from tcnn_api.description.examples import answer
@@ -118,7 +119,7 @@ _ANSWER = {"says": _IMAGE["says"], "layers": [{**_MAPS, "content": "AAAAPwAAAD8=
     responses={201: answer(_IMAGE, "The image, and the layers."), **problems(409)},
     openapi_extra={
         "requestBody": {
-            "description": "An image in any of PIL's formats, at most 32 MiB; no body with `dataset`.",
+            "description": f"An image ({', '.join(FORMATS)}), at most 32 MiB; no body with `dataset`.",
             "content": IMAGE_BODY,
         }
     },

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from tcnn.data.sources.names import FORMATS
 from tcnn_api.deps import AUTHENTICATED, JobId, Service, ServiceDep, Tenant
 from tcnn_api.description.examples import answer
 from tcnn_api.description.openapi import problems
@@ -73,7 +74,7 @@ _ANSWER = {
     responses={200: answer(_ANSWER, "The most probable classes of each model."), **problems(409)},
     openapi_extra={
         "requestBody": {
-            "description": "An image in any of PIL's formats, at most 32 MiB.",
+            "description": f"An image ({', '.join(FORMATS)}), at most 32 MiB.",
             "content": IMAGE_BODY,
             "required": True,
         }

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_pictures import POSTSCRIPT, ghostscript
 from houses import processes_of, wait_for
 from structlog.testing import capture_logs
 
 from tcnn.errors import RequestError, StorageError
+from tcnn_api.uploading import gallery
 from tcnn_jobs.confined.process import ask
 
 CHECKS = """
@@ -92,3 +94,20 @@ def test_it_ends_with_whoever_asked(tmp_path: Path) -> None:
     server.send_signal(signal.SIGKILL)
     server.wait()
     wait_for(lambda: not processes_of(tmp_path), 20)
+
+
+def test_no_picture_starts_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    search, called = ghostscript(tmp_path)
+    monkeypatch.setenv("PATH", search)
+    innocent = tmp_path / "set" / "a" / "innocent.png"
+    innocent.parent.mkdir(parents=True)
+    innocent.write_bytes(POSTSCRIPT)
+    limits: dict[str, Any] = {"memory": gallery.MEMORY, "seconds": gallery.SECONDS}
+    found = asyncio.run(ask("tcnn_api.uploading.gallery", "survey", str(tmp_path / "set"), **limits))
+    (unreadable,) = found["unreadable_images"]
+    assert unreadable["file"] == "a/innocent.png"
+    assert unreadable["reason"].startswith("not an image in one of the formats JPEG, PNG, ")
+    wanted = '{"label": null, "split": null, "start": 0, "limit": 9}'
+    page = asyncio.run(ask("tcnn_api.uploading.gallery", "thumbnails", str(tmp_path / "set"), wanted, **limits))
+    assert page["data"][0]["reason"] == unreadable["reason"]
+    assert not called.exists()

@@ -13,7 +13,10 @@ from PIL.JpegImagePlugin import JpegImageFile
 from serving import Server
 from tiny_runs import colours
 
+from tcnn.data.sources.names import FORMATS
 from tcnn_api.uploading import gallery
+
+NONE = f"not an image in one of the formats {', '.join(FORMATS)}"
 
 
 def wanted(**asked: Any) -> str:
@@ -46,7 +49,7 @@ def test_the_survey(pets: Path) -> None:
     first, second = found["unreadable_images"]
     assert first["file"] == "pets/training/cat/10.jpg"
     assert "truncated" in first["reason"]
-    assert second == {"file": "pets/training/cat/11.png", "reason": "not an image"}
+    assert second == {"file": "pets/training/cat/11.png", "reason": NONE}
     assert found["formats"] == {"JPEG": 19, "PNG": 1}
     assert found["width"] == {"least": 50, "median": 300.0, "most": 300}
 
