@@ -55,6 +55,9 @@ class IdempotencyMismatch(RequestError):
 class StoreUnavailable(EnvironmentFailure):
     """The database does not answer; nothing that was accepted is lost, and the call may be made again."""
 
+    in_doubt = False
+    """Whether the transaction may have happened all the same, or may do so yet: the answer to its commit is lost."""
+
 
 class LostClaim(TcnnError):
     """The claim is no longer the job's newest one."""

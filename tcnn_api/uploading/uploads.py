@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from anyio import to_thread
 from fastapi import Request
 
-from tcnn.errors import RequestError, TcnnError
+from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn.files import storage_errors
 from tcnn_api.deps import Service, idempotency_key
 from tcnn_api.errors import Refused
 from tcnn_api.uploading.forms import Received, received
 from tcnn_jobs.artifacts.layout import checked
-from tcnn_jobs.errors import UploadNotFound
+from tcnn_jobs.errors import BytesExceeded, StoreUnavailable, UploadNotFound
 from tcnn_jobs.model.jobs import Upload
 from tcnn_jobs.model.naming import new_id, no_such
 
@@ -42,11 +42,14 @@ async def accept(
     """Receive, examine and publish an upload, or return the one that was made with this idempotency key before.
 
     Raises what ends in a 4xx (`Refused`, `TooLarge`, …), `StorageError` for a full disk, `StoreUnavailable`; then
-    nothing of it remains.
+    nothing of it remains, but for files that a sweep removes if the database did not say whether it has the row.
     """
     with parts.pools.uploads.hold(owner):
-        if key is None or not await to_thread.run_sync(parts.store.has_made, owner, key):
+        try:
             await to_thread.run_sync(parts.store.check_room, owner)  # before all of it has come
+        except BytesExceeded:  # what has used it up may be this very request; asked in this order, its key is there
+            if key is None or not await to_thread.run_sync(parts.store.has_made, owner, key):
+                raise
         return await _accept(request, parts, owner, key, kind, prefix, examine)
 
 
@@ -73,15 +76,14 @@ async def _accept(
             with storage_errors(Path(file.name)):
                 kept = parts.artifacts.add(upload, examined.path)
             try:
-                added = parts.store.add_upload(kept)
-                winner = parts.store.remember(identity, identifier) if identity else identifier
-            except BaseException:
-                _withdraw(parts, kept)
+                added = parts.store.add_upload(kept, identity)
+            except BaseException as error:
+                if not (isinstance(error, StoreUnavailable) and error.in_doubt):  # else there may be a row of them
+                    _withdraw(parts, kept)
                 raise
-            if winner == identifier:
-                return added
-            _withdraw(parts, kept)  # the same request came twice at once, and the other one was faster
-            return parts.store.upload(winner, kind, owner)
+            if added.id != identifier:  # the same request came twice at once, and the other one was faster
+                _withdraw(parts, kept)
+            return added
 
         return await parts.pools.disk.run(owner, publish)
 
@@ -105,6 +107,6 @@ def identified(identifier: str, kind: str) -> str:
 
 
 def _withdraw(parts: Service, upload: Upload) -> None:
-    with contextlib.suppress(TcnnError):  # it may never have got a row, or the database is away
-        parts.store.remove_upload(upload.id, upload.owner)
-    parts.artifacts.remove_upload(upload)
+    """Remove files that certainly have no row. What the store of results keeps of them is swept."""
+    with contextlib.suppress(EnvironmentFailure):
+        parts.artifacts.remove_upload(upload)

@@ -101,7 +101,8 @@ class Database:
 
     @contextmanager
     def writing(self, wait: float | None = None) -> Iterator[Connection]:
-        """A transaction that is on disk when the block is left, or has not happened; raises `StoreUnavailable`.
+        """A transaction that is on disk when the block is left, or has not happened; raises `StoreUnavailable`, which
+        says if neither is certain (`in_doubt`).
 
         `wait`: for this one, how long SQLite's lock is waited for, and every answer of PostgreSQL.
         """
@@ -123,7 +124,8 @@ class Database:
 
     @contextmanager
     def _transaction(self, begin: str, deadline: float, patience: float | None = None) -> Iterator[Connection]:
-        with self.translated():
+        ending = False
+        with self.translated(lambda: ending):
             connection = self._connect(deadline).execution_options(begin=begin, deadline=deadline)
             if not self.is_sqlite:
                 driver: Any = connection.connection.dbapi_connection
@@ -134,6 +136,7 @@ class Database:
                     if not self.is_sqlite:
                         driver.limit()
                     yield connection
+                    ending = True
                 if connection.info.pop(_DUE, False) and not self.is_sqlite:
                     from tcnn_jobs.database.postgres import ring
 
@@ -172,7 +175,7 @@ class Database:
                 time.sleep(_NAP)
 
     @contextmanager
-    def translated(self) -> Iterator[None]:
+    def translated(self, in_doubt: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """Turns what the database refuses into `StoreUnavailable`; a mistake in our own SQL stays what it is."""
         try:
             yield
@@ -181,7 +184,9 @@ class Database:
         except sql.DBAPIError as error:
             if not _unavailable(error):
                 raise
-            raise StoreUnavailable(f"{self.place}: {_reason(error, self.wait)}") from error
+            unavailable = StoreUnavailable(f"{self.place}: {_reason(error, self.wait)}")
+            unavailable.in_doubt = in_doubt()
+            raise unavailable from error
 
 
 def _log_size(url: URL) -> int:

@@ -72,11 +72,6 @@ class Submission(Listing):
         with self.reading() as connection:
             return connection.scalar(select(keys.c.key).where(keys.c.owner == owner, keys.c.key == key)) is not None
 
-    def remember(self, key: IdempotencyKey, resource: str) -> str:
-        """Keep what a POST has made; returns the resource of whoever was first; raises `IdempotencyMismatch`."""
-        with self.writing() as connection:
-            return ledger.remember(connection, key, resource)
-
     def get(self, job: str, owner: str | None = None) -> Job:
         """One job and its place in the queue; raises `JobNotFound`."""
         with self.reading() as connection:

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from sqlalchemy import Row, delete, insert, select
+from sqlalchemy import Connection, Row, delete, insert, select
 
 from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import keys, uploads
 from tcnn_jobs.errors import UploadNotFound
-from tcnn_jobs.model.jobs import Upload
+from tcnn_jobs.model.jobs import IdempotencyKey, Upload
 from tcnn_jobs.model.naming import no_such, storable
 from tcnn_jobs.store.accounts import ledger, quotas
 from tcnn_jobs.store.needs import refuse_if_needed
@@ -17,10 +17,18 @@ from tcnn_jobs.store.needs import refuse_if_needed
 class Uploads(Database):
     """The rows of uploads; their files are the business of whoever calls."""
 
-    def add_upload(self, upload: Upload) -> Upload:
-        """Keep a row; `created_at` becomes the database's time. Raises `BytesExceeded`."""
+    def add_upload(self, upload: Upload, key: IdempotencyKey | None = None) -> Upload:
+        """Keep a row; `created_at` becomes the database's time. Raises `BytesExceeded`.
+
+        With a key that was used before, the upload that it made then, whatever the quota; raises `IdempotencyMismatch`
+        if the request was another one.
+        """
         values = upload.model_dump(mode="json", exclude={"created_at"})
         with self.writing() as connection:
+            if key is not None:  # before the quota, which whoever was first may have used up
+                winner = ledger.remember(connection, key, upload.id)
+                if winner != upload.id:
+                    return _as_upload(_find(connection, winner, upload.kind, upload.owner))
             quotas.know(connection, upload.owner)
             quotas.note_upload(connection, upload)
             ledger.note(connection, f"{upload.kind}.upload", upload.id, upload.owner)
@@ -30,15 +38,7 @@ class Uploads(Database):
     def upload(self, id: str, kind: str, owner: str | None = None) -> Upload:
         """One upload of this kind; raises `UploadNotFound`."""
         with self.reading() as connection:
-            row = None
-            if storable(id):
-                query = select(uploads).where(uploads.c.id == id, uploads.c.kind == kind)
-                row = connection.execute(
-                    query if owner is None else query.where(uploads.c.owner == owner)
-                ).one_or_none()
-        if row is None:
-            raise _not_found(id, kind)
-        return _as_upload(row)
+            return _as_upload(_find(connection, id, kind, owner))
 
     def uploads(
         self, owner: str | None, kind: str, after: str | None = None, limit: int = 20
@@ -77,6 +77,16 @@ class Uploads(Database):
             quotas.drop(connection, id)
             ledger.note(connection, f"{row.kind}.delete", id, row.owner)
         return _as_upload(row)
+
+
+def _find(connection: Connection, id: str, kind: str, owner: str | None) -> Row[Any]:
+    row = None
+    if storable(id):
+        query = select(uploads).where(uploads.c.id == id, uploads.c.kind == kind)
+        row = connection.execute(query if owner is None else query.where(uploads.c.owner == owner)).one_or_none()
+    if row is None:
+        raise _not_found(id, kind)
+    return row
 
 
 def _as_upload(row: Row[Any]) -> Upload:

@@ -28,19 +28,28 @@ def recall(connection: Connection, key: IdempotencyKey) -> str | None:
 
 def remember(connection: Connection, key: IdempotencyKey, resource: str) -> str:
     """Keep what is made under a key; returns the resource of whoever was first. Raises `IdempotencyMismatch`."""
-    return resource if is_first(connection, key, resource) else recall(connection, key) or resource
+    return _earlier(connection, key, resource) or resource
 
 
 def is_first(connection: Connection, key: IdempotencyKey, resource: str) -> bool:
     """Keep the key with what it makes; False if it was kept before. Raises `IdempotencyMismatch`."""
-    # Whoever comes second waits here until the first has committed, and then reads what that one has made.
-    added = connection.execute(
+    return _earlier(connection, key, resource) is None
+
+
+def _earlier(connection: Connection, key: IdempotencyKey, resource: str) -> str | None:
+    """Keep the key, or return the resource that it was kept with before."""
+    add = (
         upsert(connection.dialect.name, keys)
         .values(**key._asdict(), resource=resource, created_at=now())
         .on_conflict_do_nothing(index_elements=[keys.c.owner, keys.c.key])
         .returning(keys.c.key)
-    ).one_or_none()
-    return added is not None or recall(connection, key) is None
+    )
+    # Whoever comes second waits here until the first has committed, and then reads what that one has made; unless it
+    # was deleted in between.
+    while connection.execute(add).one_or_none() is None:
+        if (earlier := recall(connection, key)) is not None:
+            return earlier
+    return None
 
 
 _FIELDS = tuple(AuditEntry.model_fields)
