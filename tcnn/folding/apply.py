@@ -18,7 +18,7 @@ from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.filters import load_filter
 from tcnn.layers.folded import FoldedGPSA2d, HeadKind, keeps_value
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.models.checks import refuse_prepared, refuse_without_shapes, unwrapped
+from tcnn.models.checks import refuse_computed, refuse_prepared, refuse_without_shapes, unwrapped
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.running import errors, gpsa_layers, in_dtype, logits_of, replacements, told_in_one_line, top1_agreement
 from tcnn.models.trace import evaluating, meta_copy, parameter_count
@@ -35,6 +35,7 @@ def checked(model: nn.Module, max_error: float | None) -> ConversionReport:
             f"{type(model).__name__} was not converted by tcnn: expected a T-CNN; call tcnn.convert first"
         )
     refuse_prepared(model, "fold")
+    refuse_computed(model, "fold")
     tied = next((layer for layer in record.layers if layer.tied), None)
     if tied is not None:
         own, other = next(iter(tied.tied.items()))

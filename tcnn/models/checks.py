@@ -7,13 +7,18 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from tcnn.errors import RequestError
+from tcnn.layers.base import TEMPERATURES, AttentionLayer
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.fused import FusedGPSA2d
+from tcnn.layers.terms.kinds import PARAMETERS
 
 PREPARED: dict[type[nn.Module], str] = {FoldedGPSA2d: "folded", FusedGPSA2d: "fused"}
 """The kinds of layers for inference only, and what was done to the GPSA layer in their place."""
 WRAPPERS = {"OptimizedModule": "_orig_mod", "AveragedModel": "module", "ModelEmaV2": "module", "ModelEmaV3": "module"}
 """Modules of torch and timm around a model, and where it is in them: by name, as a class takes seconds to import."""
+
+TENSORS = frozenset(("weight", "query", "key", "value", "proj", "bias", "gating_param", *PARAMETERS, *TEMPERATURES))
+"""Names that a GPSA or folded layer has for its tensors: a file's are loaded into a layer that has no others."""
 
 
 def unwrapped(model: nn.Module, only_run: bool = False) -> nn.Module:
@@ -140,10 +145,26 @@ def refuse_packed(model: nn.Module, verb: str) -> None:
             )
 
 
+def refuse_computed(model: nn.Module, verb: str) -> None:
+    """Raise `RequestError` for a GPSA layer with tensors beside its own, from which it computes its weights.
+
+    Parametrisations and pruning do that. A file of such a layer could not be read: the layer in the model that is built
+    for it has its own tensors only. Another layer is as the source has it, which is given to `tcnn.load`.
+    """
+    for name, layer in model.named_modules():
+        if isinstance(layer, AttentionLayer) and (other := layer.state_dict().keys() - TENSORS):
+            raise RequestError(
+                f"{name or type(model).__name__}: expected a GPSA layer with its own tensors only to {verb}, found "
+                f"{min(other)}, as parametrisations and pruning leave it; bake the weight in first "
+                "(torch.nn.utils.parametrize.remove_parametrizations, or torch.nn.utils.prune.remove)"
+            )
+
+
 def refuse_unwritable(model: nn.Module) -> None:
-    """Raise `RequestError` for a model whose weights no file takes: without values, or no tensors."""
+    """Raise `RequestError` for a model whose weights no file takes: without values, no tensors, or computed."""
     refuse_without_values(model, "save")
     refuse_packed(model, "save")
+    refuse_computed(model, "save")
 
 
 def refuse_other_dtypes(model: nn.Module, verb: str) -> None:

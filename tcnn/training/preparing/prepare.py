@@ -19,7 +19,7 @@ from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import convert, unconverted
 from tcnn.data.sources.source import other_classes
 from tcnn.errors import CheckpointError, NothingToConvertError, RequestError, WeightsError, one_line
-from tcnn.models.checks import refuse_other_dtypes
+from tcnn.models.checks import refuse_computed, refuse_other_dtypes
 from tcnn.models.running import gpsa_layers
 from tcnn.models.trace import check_size, input_shape, parameter_count
 from tcnn.training.preparing.converted import conversion_at, refuse_conversion, refuse_convolution
@@ -193,6 +193,7 @@ def teacher_for(
 def _own(source: str | Path | nn.Module, weights: Path | None) -> tuple[nn.Module, str]:
     """A module, or the network of one's own that was named, and what is known of its weights."""
     if isinstance(source, nn.Module):
+        refuse_computed(source, "fine-tune")
         return copy.deepcopy(source), "unknown"
     return create_source(str(source), weights=weights), "unknown" if weights is None else "file"
 
