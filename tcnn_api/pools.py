@@ -167,6 +167,7 @@ class Pools:
         self.uploads = Share("uploads", 8)
         self.downloads = Share("downloads", 32)
         self.checks = Turns("uploads", total=2, queue=8)
+        self.targets = Turns("checks of a `target`", total=2, queue=8)
         self.searches = Turns("searches", total=2, queue=8)
         self.reports = Turns("reports", total=2, queue=8)
         self.looks = Turns("pictures", total=2, queue=32)

@@ -12,6 +12,11 @@ OF_TRAINING = ("anneal_steps", "anneal_end")
 """Arguments of a T-CNN of timm's registry that no file keeps: with them it raises its own τ."""
 MOST_HEADS = 1024
 """Largest number of content heads of a layer, and largest shift with an embedding of its own."""
+MOST_TARGET = 20_000
+"""Characters of a target: room for the names of all convolutions of any timm model."""
+MOST_SETS, MOST_WIDE = 500, 20
+"""Sets of characters (`[…]`) of a target, and ranges in them if it goes beyond Latin-1: nothing else takes `re` long to
+compile. A range of all of Unicode takes it milliseconds."""
 CONTENT = r"(?:global|(window|pooled):([1-9][0-9]{0,5}))(,unpadded)?"
 """Regular expression of a content scope: `global`, `window:W` or `pooled:R`, W and R from 1 to 999999."""
 
@@ -29,6 +34,7 @@ class ConversionConfig(Frozen):
     )
     target: str | None = Field(
         default=None,
+        max_length=MOST_TARGET,
         description="Regular expression that must match the full dotted name of a convolution; replaces `stage`.",
     )
     stride: Literal["keep", "remove", "dilate"] = Field(
@@ -119,9 +125,19 @@ class ConversionConfig(Frozen):
     def _compiles(cls, value: str | None) -> str | None:
         import re
 
-        if value is not None:
-            try:
-                re.compile(value)
-            except re.error as error:
-                raise ValueError(f"not a regular expression: {error}") from error
+        if value is None:
+            return value
+        if (sets := value.count("[")) > MOST_SETS:
+            raise ValueError(f"expected at most {MOST_SETS} sets of characters ([…]), found {sets}")
+        if (ranges := value.count("-")) > MOST_WIDE and re.search(r"[^\x00-\xff]|\\[uUN]", value):
+            raise ValueError(
+                f"expected at most {MOST_WIDE} ranges (-) in an expression with characters beyond Latin-1, "
+                f"found {ranges}"
+            )
+        try:
+            re.compile(value)
+        except RecursionError:
+            raise ValueError("not a regular expression that can be read: its groups are nested too deeply") from None
+        except (re.error, OverflowError) as error:
+            raise ValueError(f"not a regular expression: {error}") from error
         return value

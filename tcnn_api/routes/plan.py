@@ -22,6 +22,7 @@ from tcnn_api.errors import Refused
 from tcnn_api.submission.body import Submission, read
 from tcnn_api.submission.check import check
 from tcnn_api.submission.resolve import Lookup, Resolved, keep, resolve
+from tcnn_api.submission.target import check_target
 from tcnn_jobs.confined.process import ask
 from tcnn_jobs.model.jobs import Job, Kind, Status
 from tcnn_jobs.model.requests import FinetuneRequest, PlanRequest, TransformRequest
@@ -74,6 +75,7 @@ async def plan(
     request: TransformRequest | FinetuneRequest = body.request
     try:
         submission, resolved = await to_thread.run_sync(_checked, parts, request, owner)
+        await check_target(submission, resolved, parts.pools.targets.take(owner))
         asked, file = await parts.pools.storage.run(owner, _asked, parts, request, submission, resolved)
         async with parts.pools.checks.take(owner):
             found = await ask(

@@ -1,12 +1,9 @@
 """Validation of a request against the models, jobs and data sets that it names: pure functions."""
 
-import re
-
 from tcnn.config import HARD_TEMPERATURE, ConversionConfig
 from tcnn.config.finetune import DEFAULT_SPLIT
 from tcnn.data.sources.names import canonical
-from tcnn.errors import shorten
-from tcnn.zoo.catalogue import TAKEN_BY, Entry, unfolded
+from tcnn.zoo.catalogue import TAKEN_BY, Entry
 from tcnn_api.errors import Refused, quoted
 from tcnn_api.submission.body import Finetuning, Submission
 from tcnn_api.submission.resolve import Resolved
@@ -72,7 +69,7 @@ def _check_source(entry: Entry, conversion: ConversionConfig | None, stride: str
 
 
 def _check_choice(entry: Entry, conversion: ConversionConfig, prefix: str) -> None:
-    """The model has the stage, the convolutions, and room for the heads that are asked for."""
+    """The model has the stage and room for the heads that are asked for; of its convolutions tells `target`."""
     if conversion.target is None and entry.stages:
         count = len(entry.stages)
         known = ", ".join(f"{number} ({label})" for number, (label, layers) in enumerate(entry.stages) if layers)
@@ -87,14 +84,6 @@ def _check_choice(entry: Entry, conversion: ConversionConfig, prefix: str) -> No
             raise Refused(
                 f"{prefix}stage",
                 f"{entry.name}: stage {conversion.stage} ({label}) has no convolution to convert; these have: {known}",
-            )
-    elif conversion.target is not None and entry.convolutions:
-        pattern = re.compile(conversion.target)
-        if not any(pattern.fullmatch(name) for name in unfolded(entry.convolutions)):
-            raise Refused(
-                f"{prefix}target",
-                f"{quoted(conversion.target)} is the whole name of no convolution of {entry.name} that can be "
-                f"converted; they are {shorten(', '.join(entry.convolutions), 300)}",
             )
     if conversion.head_dim is not None and entry.widest and conversion.head_dim > entry.widest:
         raise Refused(

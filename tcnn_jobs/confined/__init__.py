@@ -1,1 +1,1 @@
-"""Sandboxed processes that examine uploads: limits on memory and CPU time, an environment without secrets."""
+"""Sandboxed processes that examine what clients send: limits on memory and CPU time, an environment without secrets."""

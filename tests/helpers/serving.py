@@ -92,7 +92,10 @@ def serving(home: Path, *arguments: str, largest_file: int | None = None, **envi
         finally:
             process.terminate()
             process.stdout.close()
-            process.wait(60)
+            try:
+                process.wait(60)
+            finally:
+                process.kill()  # one that stands still hears nothing else
 
 
 async def ask_here(module: str, function: str, *arguments: str, memory: int, seconds: int) -> dict[str, Any]:

@@ -91,6 +91,17 @@ def test_a_cancelled_job_leaves_the_slot_and_can_be_resumed(house: House, worker
 
 
 @pytest.mark.slow
+def test_a_job_whose_target_takes_for_ever_to_match_can_be_cancelled(house: House, workers: RealWorkers) -> None:
+    target = f"{'(' * 8}.{')+' * 8}!"  # eight times as long with every character of a name
+    job = house.submit(request={"model": "test_resnet", "pretrained": False, "target": target})
+    workers.start()
+    wait_for(lambda: (progress := house.store.get(job.id).progress) and progress.phase == "converting")
+    house.store.cancel(job.id)
+    assert wait_for_end(house, job).status is Status.CANCELLED
+    assert processes_of(house.home.job(job.id)) == []
+
+
+@pytest.mark.slow
 def test_a_drained_workers_job_goes_on_elsewhere_without_losing_an_attempt(
     house: House, workers: RealWorkers, images: Path
 ) -> None:
