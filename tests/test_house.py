@@ -183,6 +183,19 @@ def test_text_is_read_and_written_in_a_named_encoding() -> None:
     assert unnamed == []
 
 
+def test_no_models_dtype_or_device_is_that_of_its_first_parameter() -> None:
+    """Which may be a whole or complex number, and need not be there: `weights_dtype` and `place_of` find them."""
+    first = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for wing in WINGS
+        for path in sorted((ROOT / wing).rglob("*.py"))
+        if "parameters(" in (code := path.read_text(encoding="utf-8"))
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.Call) and re.fullmatch(r"next\([\w.]+\.parameters\(\)\)", ast.unparse(node))
+    ]
+    assert first == []
+
+
 TOOLS = ("ruff", "mypy", "lint-imports")
 
 

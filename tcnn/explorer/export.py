@@ -31,7 +31,7 @@ from tcnn.layers.backends.selection import use_backend
 from tcnn.models.checks import refuse_without_values, unwrapped
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import noise
-from tcnn.models.running import errors
+from tcnn.models.running import errors, place_of
 from tcnn.models.trace import evaluating, input_settings, input_shape
 from tcnn.version import __version__
 
@@ -72,7 +72,7 @@ def export_explorer(
     check_options(shape, 1, tolerance)
     require_onnx()
     check_attention(model)
-    model = model if next(model.parameters()).device.type == "cpu" else copy.deepcopy(model).cpu()
+    model = model if place_of(model).type == "cpu" else copy.deepcopy(model).cpu()
     channels, height, width = input_shape(model, shape)
     example = torch.zeros(1, channels, height, width)
     told = describe_page(model, example)

@@ -20,7 +20,16 @@ from tcnn.layers.folded import FoldedGPSA2d, HeadKind, keeps_value
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.models.checks import refuse_computed, refuse_prepared, refuse_without_shapes, unwrapped
 from tcnn.models.precision import exact_arithmetic
-from tcnn.models.running import errors, gpsa_layers, in_dtype, logits_of, replacements, told_in_one_line, top1_agreement
+from tcnn.models.running import (
+    errors,
+    gpsa_layers,
+    in_dtype,
+    logits_of,
+    place_of,
+    replacements,
+    told_in_one_line,
+    top1_agreement,
+)
 from tcnn.models.trace import evaluating, meta_copy, parameter_count
 
 Kinds = dict[str, tuple[HeadKind, ...]]
@@ -109,7 +118,7 @@ def compare(expected: Tensor, folded: nn.Module, batch: Tensor) -> tuple[ErrorSt
 
 def logits(model: nn.Module, batch: Tensor) -> Tensor:
     """Logits in float64, so that a difference is caused by folding and not by rounding."""
-    dtype = torch.float32 if next(model.parameters()).device.type == "mps" else torch.float64
+    dtype = torch.float32 if place_of(model).type == "mps" else torch.float64
     wide = in_dtype(model, dtype)
     with evaluating(wide), told_in_one_line(model, batch):
         return logits_of(wide, batch, dtype)

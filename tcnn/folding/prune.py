@@ -44,7 +44,7 @@ from tcnn.layers.terms import positions
 from tcnn.layers.terms.positions import Pair
 from tcnn.models.checks import refuse_other_images, refuse_without_values, unwrapped
 from tcnn.models.randomise import noise_images
-from tcnn.models.running import replacements, told_in_one_line, watch_layers
+from tcnn.models.running import place_of, replacements, told_in_one_line, watch_layers, weights_dtype
 from tcnn.models.trace import evaluating, parameter_count
 from tcnn.networks.attentive import AttentiveNet
 
@@ -137,9 +137,8 @@ def _map_sizes(model: nn.Module, layers: Mapping[str, GPSA2d], image: Tensor) ->
         assert isinstance(layer, GPSA2d)  # noqa: S101 - nothing else is watched
         sizes[name] = max(sizes.get(name, (0, 0)), positions.padded_size(x.shape[-2:], layer.geometry))
 
-    weight = next(model.parameters())
     with evaluating(model), told_in_one_line(model, image), watch_layers(model, layers, keep):
-        model(image.to(weight.device, weight.dtype))
+        model(image.to(place_of(model), weights_dtype(model)))
     if missing := [name for name in layers if name not in sizes]:
         raise RequestError(f"{missing[0]}: never ran, so that the size of its map is not known; give a distance (far)")
     return sizes
@@ -198,7 +197,6 @@ def _own_map_sizes(model: AttentiveNet, layers: dict[str, SelfAttention2d], imag
     def keep(name: str, _: object, x: Tensor, __: Tensor) -> None:
         sizes[name] = x.shape[1], x.shape[2]
 
-    weight = next(model.parameters())
     with evaluating(model), watch_layers(model, layers, keep):
-        model(image.to(weight.device, weight.dtype))
+        model(image.to(place_of(model), weights_dtype(model)))
     return sizes

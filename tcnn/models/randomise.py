@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tcnn.config import VerificationConfig
 from tcnn.errors import RequestError
-from tcnn.models.running import first_of, logits_of, replacements, told_in_one_line
+from tcnn.models.running import first_of, logits_of, replacements, told_in_one_line, weights_dtype
 from tcnn.models.trace import evaluating, input_shape
 
 
@@ -68,7 +68,7 @@ def _calibrate(model: nn.Module, batch: Tensor, seed: int) -> None:
     ]
     try:
         with evaluating(model), told_in_one_line(model, batch):
-            logits_of(model, batch, next(model.parameters()).dtype)
+            logits_of(model, batch, weights_dtype(model))
     finally:
         for handle in handles:
             handle.remove()

@@ -24,6 +24,8 @@ beyond a table of positions; timm asserts the size of its patches; `EmptyMapErro
 """
 OTHERS = (NotImplementedError, RecursionError, torch.OutOfMemoryError)
 """Kinds of RuntimeError that have nothing to do with shapes."""
+COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+"""Complex numbers of a precision."""
 
 
 def gpsa_layers(model: nn.Module) -> dict[str, GPSA2d]:
@@ -113,12 +115,13 @@ def empty_tables(model: nn.Module) -> dict[int, object]:
 
 
 def in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """The model itself if it has the dtype already, else a copy in that dtype."""
+    """The model itself if it has the dtype already, else a copy in that dtype, complex numbers in that precision."""
     if all(p.dtype == dtype for p in model.parameters() if p.is_floating_point()):
         return model
     memo = empty_tables(model)
     for tensor in (*model.parameters(), *model.buffers()):
-        twin = tensor.detach().to(dtype) if tensor.is_floating_point() else tensor.clone()
+        own = dtype if tensor.is_floating_point() else COMPLEX.get(dtype) if tensor.is_complex() else None
+        twin = tensor.clone() if own is None else tensor.detach().to(own)
         memo[id(tensor)] = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
     return copy.deepcopy(model, memo)
 

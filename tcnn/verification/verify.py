@@ -36,6 +36,7 @@ from tcnn.models.running import (
     told_in_one_line,
     top1_agreement,
     watch_layers,
+    weights_dtype,
 )
 from tcnn.models.trace import evaluating, input_shape
 from tcnn.verification.report import AsRun, Drift, DtypePass, LayerError, VerificationReport
@@ -218,7 +219,7 @@ def _drift(expected: Tensor, converted: nn.Module, batch: Tensor) -> Drift:
     """Error of the logits at the temperatures of the layers, against the source."""
     own = temperatures(converted).values()
     with evaluating(converted):
-        found = logits_of(converted, batch, next(converted.parameters()).dtype)
+        found = logits_of(converted, batch, weights_dtype(converted))
     return Drift(
         temperature=max(own),
         lowest=min(own) if min(own) != max(own) else None,

@@ -15,7 +15,7 @@ from tcnn.files import check_file, file_digest
 from tcnn.folding.fold import Progress, fold
 from tcnn.folding.prune import prune
 from tcnn.folding.report import FoldResult, PruningAccuracy, Speed
-from tcnn.models.running import usable_device
+from tcnn.models.running import place_of, usable_device, weights_dtype
 from tcnn.models.trace import evaluating, input_shape
 from tcnn.workflows.pipeline import is_directory
 from tcnn.workflows.recheck import load_images
@@ -110,21 +110,21 @@ def check_fold_output(output: Path, force: bool = False) -> None:
 
 def measure_speed(before: nn.Module, after: nn.Module, images: Tensor | None = None) -> Speed:
     """Images per second of two models, in alternating runs, so that other load on the machine slows both down."""
-    weight = next(before.parameters())
+    device = place_of(before)
     given = torch.zeros(2, *input_shape(before)) if images is None else images
-    batch = given.to(device=weight.device, dtype=weight.dtype)
+    batch = given.to(device=device, dtype=weights_dtype(before))
     seconds: tuple[list[float], list[float]] = ([], [])
     with torch.no_grad(), evaluating(before), evaluating(after):
         for run in range(RUNS + 1):
             for model, own in zip((before, after), seconds, strict=True):
-                _wait(weight.device)
+                _wait(device)
                 started = time.perf_counter()
                 model(batch)
-                _wait(weight.device)
+                _wait(device)
                 if run > 0:  # the first pass sets things up
                     own.append(time.perf_counter() - started)
     first, second = (len(batch) / statistics.median(own) for own in seconds)
-    return Speed(before=first, after=second, batch_size=len(batch), device=str(weight.device))
+    return Speed(before=first, after=second, batch_size=len(batch), device=str(device))
 
 
 def _wait(device: torch.device) -> None:

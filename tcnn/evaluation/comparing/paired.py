@@ -16,6 +16,7 @@ from tcnn.evaluation.comparing.before_after import Estimate, estimate
 from tcnn.evaluation.imagenet_variants import ClassMapping, detect, map_classes
 from tcnn.evaluation.outcomes import Outcomes, outcomes
 from tcnn.folding.report import PruningAccuracy
+from tcnn.models.running import place_of
 from tcnn.models.trace import input_shape, output_count
 
 
@@ -132,7 +133,7 @@ def measure_on(
 
         def right(model: nn.Module) -> NDArray[np.bool_]:
             return outcomes(
-                model, chosen, size=size or (height, width), device=next(before.parameters()).device,
+                model, chosen, size=size or (height, width), device=place_of(before),
                 class_subset=matching.outputs,
             ).right  # fmt: skip
 

@@ -11,7 +11,7 @@ from tcnn.config import ConversionConfig, FinetuneConfig, is_presets_conversion
 from tcnn.conversion.surgery import without_stride
 from tcnn.errors import RequestError, VerificationError
 from tcnn.layers.functional import in_hard_limit
-from tcnn.models.running import gpsa_layers
+from tcnn.models.running import gpsa_layers, place_of
 from tcnn.training.runs.callbacks import Progress, Report
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify
@@ -76,7 +76,7 @@ class Check:
         """Compare a CNN with its conversion on noise of the run's size; raises `VerificationError`."""
         conversion = conversion_at(self.config, size)
         reference = cnn if conversion.stride == "keep" else without_stride(cnn, conversion)
-        places = [next(each.parameters()).device for each in (reference, model)]
+        places = [place_of(each) for each in (reference, model)]
         for each in (reference, model):
             each.to(self.device)
         try:

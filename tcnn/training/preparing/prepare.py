@@ -20,7 +20,7 @@ from tcnn.conversion.surgery import convert, unconverted
 from tcnn.data.sources.source import other_classes
 from tcnn.errors import CheckpointError, NothingToConvertError, RequestError, WeightsError, one_line
 from tcnn.models.checks import refuse_computed, refuse_other_dtypes
-from tcnn.models.running import gpsa_layers
+from tcnn.models.running import gpsa_layers, place_of, weights_dtype
 from tcnn.models.trace import check_size, input_shape, parameter_count
 from tcnn.training.preparing.converted import conversion_at, refuse_conversion, refuse_convolution
 from tcnn.training.preparing.settings import drop_path_for, size_for
@@ -269,10 +269,10 @@ def _fit_classes(model: nn.Module, class_names: Sequence[str], notes: list[str])
 
 def _check_outputs(model: nn.Module, image: tuple[int, int, int], classes: int) -> None:
     """Check the number of classes of a module that does not state it; raises `RequestError` if it is another number."""
-    place = next(model.parameters())
+    example = torch.zeros(1, *image, device=place_of(model), dtype=weights_dtype(model))
     try:
         with torch.no_grad():
-            found = tuple(model.eval()(torch.zeros(1, *image, device=place.device, dtype=place.dtype)).shape)
+            found = tuple(model.eval()(example).shape)
     except (RuntimeError, ValueError, AttributeError) as error:
         raise RequestError(f"{type(model).__name__}: cannot run on an image of {image} ({one_line(error)})") from error
     if found != (1, classes):
