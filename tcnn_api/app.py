@@ -19,7 +19,7 @@ from tcnn_api.middleware import PICTURE, LimitBody, Observe
 from tcnn_api.pools import Pools
 from tcnn_api.responses.stream import Streams
 from tcnn_api.routes import models, plan, submit
-from tcnn_api.routes.jobs import archive, attention, files, jobs, predict, report, shares
+from tcnn_api.routes.jobs import archive, attention, files, jobs, logs, predict, report, shares
 from tcnn_api.routes.operation import health, metrics, pages, system
 from tcnn_api.routes.operation.metrics import QueueCollector
 from tcnn_api.routes.uploads import checkpoints, datasets, gallery, weights
@@ -43,6 +43,7 @@ ROUTERS = tuple(
         jobs,
         shares,
         files,
+        logs,
         archive,
         report,
         predict,

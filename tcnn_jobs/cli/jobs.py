@@ -119,7 +119,7 @@ def watch(job: JobId, server: Server = None, key: Key = None, as_json: AsJson = 
 @app.command()
 def log(
     job: JobId,
-    attempt: Annotated[int | None, typer.Option(help="Attempt number, from 1; default: the last.", min=1)] = None,
+    attempt: Annotated[int | None, typer.Option(help="Attempt number, from 1; default: the last start.", min=1)] = None,
     tail: Annotated[int | None, typer.Option(help="Only the last BYTES bytes.", metavar="BYTES", min=1)] = None,
     server: Server = None,
     key: Key = None,

@@ -154,6 +154,15 @@ class Submission(Listing):
             ).all()
         return [Event(seq=row.seq, at=row.at, kind=row.kind, data=row.data) for row in rows]
 
+    def starts(self, job: str, owner: str | None = None) -> list[Event]:
+        """The `started` events of a job, the first of its first claim, and so on; raises `JobNotFound`."""
+        table = schema.events
+        with self.reading() as connection:
+            number = find(connection, job, owner).number
+            query = select(table.c.seq, table.c.at, table.c.kind, table.c.data).order_by(table.c.seq)
+            rows = connection.execute(query.where(table.c.job == number, table.c.kind == "started")).all()
+        return [Event(seq=row.seq, at=row.at, kind=row.kind, data=row.data) for row in rows]
+
     def count_events(self, job: str, kind: str) -> int:
         """How often this has happened to a job; raises `JobNotFound`."""
         table = schema.events

@@ -1,4 +1,4 @@
-"""Downloads: ranges, validators, digests; metrics and logs while they grow; and `POST /jobs/{id}/predict`: which
+"""Downloads: ranges, validators, digests; metrics while they grow; and `POST /jobs/{id}/predict`: which
 models are asked for an image, and within which bounds.
 """
 
@@ -172,22 +172,6 @@ def test_metrics_are_all_rows_flattened(alice: TestClient, service: Service, mak
 
 def test_a_table_of_nothing() -> None:
     assert table([]).strip() == ""
-
-
-def test_every_attempt_has_its_log(alice: TestClient, service: Service, make: Make, refusal: Refusal) -> None:
-    job = make(Status.RUNNING)
-    url = f"/jobs/{job.id}/logs"
-    assert "no worker has taken" in refusal(alice.get(url), 404)["detail"]
-    for attempt, text in ((1, "first\n" * 50_000), (2, "zweite ä\n"), (10, "last\n")):
-        folder = service.home.attempt(job.id, attempt)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "log.txt").write_text(text)
-    assert alice.get(url).text == "last\n"
-    assert alice.get(url).headers["content-type"] == "text/plain; charset=utf-8"
-    assert alice.get(url, params={"attempt": 1}).text == "first\n" * 50_000
-    assert alice.get(url, params={"attempt": 2}).text == "zweite ä\n"
-    assert "logs of 1, 2, 10" in refusal(alice.get(url, params={"attempt": 3}), 404)["detail"]
-    refusal(alice.get(url, params={"attempt": 0}), 422, "attempt")
 
 
 GONE = {"role": "cnn", "missing": "what this job began with is no longer on the server"}

@@ -167,7 +167,7 @@ export function show(main, id) {
     state.stop();
     if (!main.isConnected) return;
     events.replaceChildren();
-    const taken = []; // when a worker took it
+    const taken = []; // which attempt, and when a worker took it
     state.stop = follow(`${url}/events`, {
       message(event, data) {
         if (event === "progress") {
@@ -180,7 +180,7 @@ export function show(main, id) {
         const when = moment(data.at, state.job?.created_at);
         events.prepend(h("li", {}, h("time", { datetime: data.at, title: date(data.at) }, when), h("span", {}, told(data))));
         if (data.kind === "started") {
-          taken.push(when);
+          taken.push([data.data.attempt, when]);
           log.taken(taken);
         }
         settle();

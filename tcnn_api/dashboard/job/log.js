@@ -10,7 +10,7 @@ const TAIL = 40_000; // bytes of the log that are shown
 const MOST = 1000; // lines that a search shows
 const PAUSE = 250; // milliseconds after the last letter
 
-/** A card; `taken(times)` when a worker has taken the job, once more or again, `tail()` when it may have written more. */
+/** A card; `taken(starts)` when a worker has taken the job: the attempt and the time of each start; `tail()` when it may have written more. */
 export function logOf(id) {
   const url = `jobs/${id}/logs`;
   const lines = h("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "Log, last lines" });
@@ -35,7 +35,7 @@ export function logOf(id) {
   async function show() {
     const own = (turn += 1);
     const words = field.value.trim();
-    const asked = new URLSearchParams({ ...(attempt.value && { attempt: attempt.value }), ...(!words && { tail: TAIL }) });
+    const asked = new URLSearchParams({ ...(attempt.value && { start: attempt.value }), ...(!words && { tail: TAIL }) });
     try {
       const text = await (await ask(`${url}?${asked}`)).text();
       if (own !== turn) return;
@@ -71,13 +71,12 @@ export function logOf(id) {
   return {
     element,
     tail: () => element.open && !field.value.trim() && !attempt.value && show(),
-    /** Every time has its log, by its number; a job's attempts begin at one again when it is resumed. */
-    taken(times) {
-      for (const when of times.slice(attempt.options.length - 1)) {
-        const number = attempt.options.length;
-        attempt.append(h("option", { value: number }, `${number}, ${when}`));
+    /** Every start has its log, by its number; attempts are fewer, and begin at one again when a job is resumed. */
+    taken(starts) {
+      for (const [number, when] of starts.slice(attempt.options.length - 1)) {
+        attempt.append(h("option", { value: attempt.options.length }, `${number}, ${when}`));
       }
-      which.hidden = times.length < 2;
+      which.hidden = starts.length < 2;
     },
     stop: () => clearTimeout(timer),
   };

@@ -1,16 +1,15 @@
-"""Results of a job: its checkpoint, its files, its metrics and its log."""
+"""Results of a job: its checkpoint, its files and its metrics."""
 
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 from anyio import to_thread
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as InPath
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from tcnn.training.runs.rundir import read_metrics
 from tcnn_api.deps import AUTHENTICATED, JobId, Reach, Service, ServiceDep, StoreDep, Tenant
@@ -120,7 +119,8 @@ def _metrics(artifacts: Artifacts, job: str) -> Response:
     for attempt in reversed(artifacts.attempts(job)):
         path = artifacts.attempt_file(job, attempt, "run/metrics.jsonl")
         if path is not None:
-            return Response(table(read_metrics(path)), media_type="text/csv", headers=_named(f"{job}.csv"))
+            headers = {"Content-Disposition": f'attachment; filename="{job}.csv"'}
+            return Response(table(read_metrics(path)), media_type="text/csv", headers=headers)
     raise NotFound(f"{job}: nothing has been measured yet; only jobs that train have metrics")
 
 
@@ -146,44 +146,6 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-@router.get(
-    "/{id}/logs",
-    summary="Log of a job",
-    response_class=Response,
-    responses={200: examples.answer("converting: building the source\n", "Output of the process.", "text/plain")},
-)
-async def logs(
-    job: JobId,
-    parts: ServiceDep,
-    owner: Reach,
-    own: Tenant,
-    attempt: Annotated[
-        int | None,
-        Query(ge=1, le=2**31 - 1, description="Number of the attempt, from 1. Default: the last."),
-    ] = None,
-    tail: Annotated[
-        int | None,
-        Query(ge=1, le=2**31 - 1, description="Only this many bytes of the end, starting at the next full line."),
-    ] = None,
-) -> StreamingResponse:
-    """Get the log of the job's process so far; every attempt has its own."""
-    await to_thread.run_sync(parts.store.get, job, owner)
-    return await parts.pools.storage.run(own, _log, parts.artifacts, job, attempt, tail)
-
-
-def _log(artifacts: Artifacts, job: str, attempt: int | None, tail: int | None) -> StreamingResponse:
-    logs = {one: path for one in artifacts.attempts(job) if (path := artifacts.attempt_file(job, one, "log.txt"))}
-    there = list(logs)
-    chosen = attempt if attempt is not None else (there[-1] if there else 0)
-    if chosen not in logs:
-        listed = f"there are logs of {', '.join(map(str, there))}" if there else "no worker has taken the job yet"
-        raise NotFound(f"{job}: no log of attempt {chosen}; {listed}" if attempt else f"{job}: {listed}")
-    path = logs[chosen]
-    name = f"{job}.{chosen}.txt"
-    content = _so_far(path.open("rb"), path, tail)
-    return StreamingResponse(content, media_type="text/plain", headers=_named(name, "inline"))
-
-
 async def _download(request: Request, parts: Service, own: str, file: Artifact, name: str, redirect: bool) -> Response:
     parts.pools.downloads.check(own)  # before the file is opened
     of = Share(partial(parts.pools.reading.run, own), partial(parts.pools.downloads.hold, own))
@@ -196,19 +158,3 @@ def succeeded(job: Job) -> Job:
     if job.status is not Status.SUCCEEDED:
         raise WrongState(f"{job.id}: is {job.status}; its files are there when it has succeeded")
     return job
-
-
-def _so_far(handle: BinaryIO, path: Path, tail: int | None = None) -> Iterator[bytes]:
-    """Stream a file that may still grow, up to its present end; of its last `tail` bytes only whole lines."""
-    with handle:
-        left = path.stat().st_size
-        if tail is not None and tail < left:
-            handle.seek(left - tail - 1)  # one byte more: a line that begins right there is whole
-            left = tail + 1 - len(handle.readline(tail + 1))
-        while left > 0 and (data := handle.read(min(left, 1 << 16))):
-            left -= len(data)
-            yield data
-
-
-def _named(name: str, kind: str = "attachment") -> dict[str, str]:
-    return {"Content-Disposition": f'{kind}; filename="{name}"'}
