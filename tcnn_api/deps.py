@@ -16,8 +16,10 @@ from fastapi.params import Query
 from fastapi.security import HTTPBearer
 from prometheus_client import CollectorRegistry
 
+from tcnn.config.base import LONGEST_KEY
 from tcnn.errors import RequestError
 from tcnn_api.access.keys import LOCAL, Principal, missing
+from tcnn_api.errors import MOST_ERRORS
 from tcnn_api.pools import Pools
 from tcnn_api.responses.stream import Still, Streams
 from tcnn_api.settings import ApiSettings
@@ -153,7 +155,9 @@ async def parameters(request: Request) -> None:
     if not request.query_params or getattr(request.state, "principal", None) is None:
         return
     takes, given = taken(request.scope["endpoint"]), request.query_params
-    wrong = [(name, _unknown(name, takes)) for name in given if name not in takes]
+    unknown = [name for name in given if name not in takes]
+    # Of a thousand, the nearest parameter is looked for of those that will be told.
+    wrong = [(name, _unknown(name, takes) if place < MOST_ERRORS else "") for place, name in enumerate(unknown)]
     wrong += [
         (name, f"expected one value, found {len(given.getlist(name))}; ask for one after the other")
         for name in given
@@ -179,5 +183,5 @@ def taken(endpoint: Callable[..., Any]) -> dict[str, bool]:
 def _unknown(name: str, known: dict[str, bool]) -> str:
     if not known:
         return "no such parameter, for there are none here; leave it out"
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5) if len(name) <= LONGEST_KEY else []
     return f"no such parameter; {f'did you mean {near[0]}? There ' if near else 'there '}are {', '.join(known)}"

@@ -39,6 +39,10 @@ log = structlog.get_logger("tcnn.api")
 MEDIA_TYPE = "application/problem+json"
 AWAY = "the database is locked, away or full; nothing that was accepted is lost, so try again"
 """All that a tenant is told about a database; where it lies is in the log."""
+MOST_ERRORS = 20
+"""Errors of one request that are told. A body of a megabyte may have a hundred thousand, and each takes its time."""
+LONGEST_FIELD = 200
+"""Characters of a field's name in an error: a client may have made it up."""
 RETRY_AFTER = 5
 """Seconds after which a request that met an absent database may be made again."""
 
@@ -58,7 +62,9 @@ class Problem(BaseModel):
     status: int
     detail: str | None = None
     instance: str
-    errors: list[FieldError] = []
+    errors: list[FieldError] = Field(
+        default=[], description=f"The first {MOST_ERRORS}; `detail` says how many there are if there are more."
+    )
 
 
 class Refused(RequestError):
@@ -225,8 +231,10 @@ async def _invalid(request: Request, error: Exception) -> Response:
     if any(tuple(item["loc"]) == ("body",) for item in found) and not _is_json(request):
         given = request.headers.get("content-type", "none")
         return respond(path, UnsupportedMedia(f"expected Content-Type: application/json, found {given}"))
-    errors = [field_error(item, path) for item in found]
+    errors = [field_error(item, path) for item in found[:MOST_ERRORS]]
     detail = "; ".join(f"{named(item.field)}: {item.message}" for item in errors[:3])
+    if len(found) > MOST_ERRORS:
+        detail += f"; found {len(found)} errors, of which the first {MOST_ERRORS} are in `errors`"
     return problem(path, 422, detail, errors, "InvalidRequest")
 
 
@@ -243,6 +251,7 @@ def field_error(item: Mapping[str, Any], path: str) -> FieldError:
     """One of pydantic's errors, by the name that a person wrote."""
     where, *rest = item["loc"]
     field = ".".join(map(str, rest)) or str(where)
+    field = field if len(field) <= LONGEST_FIELD else f"{field[:LONGEST_FIELD]} …"
     message = words(item)
     kind = KINDS.get(path.strip("/"))
     if item["type"] == "extra_forbidden":

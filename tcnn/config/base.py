@@ -16,7 +16,7 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from tcnn.errors import ConfigError, RequestError, named, shorten
 
@@ -32,6 +32,8 @@ MOST = 10**6
 OverflowError, or the machine for lack of memory."""
 NEVER = 10**9
 """Largest number of what is counted until something happens."""
+LONGEST_KEY = 50
+"""Characters of a key that the nearest setting is looked for: a misspelt one is hardly longer than the longest."""
 Side = Annotated[int, Field(ge=1, le=MOST_PIXELS)]
 Size = tuple[Side, Side]
 """(height, width) in pixels."""
@@ -97,8 +99,16 @@ class Frozen(BaseModel, metaclass=_OneLine):
     @field_validator("*", mode="before")
     @classmethod
     def _no_truth_value(cls, value: object, info: ValidationInfo) -> object:
-        """Refuse True and False where a number is meant: Pydantic takes them for 1 and 0."""
-        kinds = _kinds_in(cls.model_fields[str(info.field_name)].annotation)
+        """Refuse True and False where a number is meant: Pydantic takes them for 1 and 0. A list that is too long is
+        refused as a whole, for Pydantic would first look at all that is in it, and complain of each.
+        """
+        field = cls.model_fields[str(info.field_name)]
+        if isinstance(value, list | tuple):
+            most = _most_items(field.annotation, field.metadata)
+            if most is not None and len(value) > most:
+                found = {"field_type": "Tuple", "max_length": most, "actual_length": len(value)}
+                raise PydanticKnownError("too_long", found)
+        kinds = _kinds_in(field.annotation)
         if {int, float} & kinds and not {bool, Any} & kinds and _has_truth_value(value):
             raise PydanticCustomError("number_type", "Input should be a number")
         return value
@@ -112,6 +122,18 @@ def _kinds_in(annotation: Any) -> set[Any]:
     if get_origin(annotation) is Literal:
         return {type(value) for value in inner}
     return set().union(*map(_kinds_in, inner)) if inner else {annotation}
+
+
+def _most_items(annotation: Any, metadata: Sequence[Any] = ()) -> int | None:
+    """The largest length that a type allows a list; None if that is any, or the type is no list's."""
+    kind, inner = get_origin(annotation), get_args(annotation)
+    if kind is Annotated:
+        return _most_items(inner[0], [part for one in inner[1:] for part in (one, *getattr(one, "metadata", ()))])
+    if kind in (tuple, list):
+        fixed = kind is tuple and Ellipsis not in inner
+        return len(inner) if fixed else next((one.max_length for one in metadata if hasattr(one, "max_length")), None)
+    bounds = [most for one in inner if (most := _most_items(one)) is not None]
+    return max(bounds, default=None)
 
 
 def _has_truth_value(value: object) -> bool:
@@ -217,11 +239,9 @@ def no_such_key(kind: type[BaseModel], path: tuple[int | str, ...]) -> str:
     theirs = _THEIR_NAMES.get(str(path[-1]))
     near = [theirs] if theirs in found.model_fields else []
     inner = [name for name, field in found.model_fields.items() if str(path[-1]) in _fields(field.annotation)]
-    near = (
-        near
-        or [f"{name}.{path[-1]}" for name in inner]
-        or difflib.get_close_matches(str(path[-1]), found.model_fields, n=1, cutoff=0.5)
-    )
+    near = near or [f"{name}.{path[-1]}" for name in inner]
+    if not near and len(str(path[-1])) <= LONGEST_KEY:
+        near = difflib.get_close_matches(str(path[-1]), found.model_fields, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(found.model_fields)}"
     return f"no such setting; {hint}"
 

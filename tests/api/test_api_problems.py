@@ -14,7 +14,6 @@ from starlette.testclient import TestClient
 
 from tcnn_api.app import ROUTERS
 from tcnn_api.deps import taken
-from tcnn_api.errors import quoted
 
 Refusal = Callable[..., dict[str, Any]]
 JSON = {"Content-Type": "application/json"}
@@ -41,39 +40,6 @@ def test_bodies_that_are_none(
     route: str, body: bytes, status: int, field: str, alice: TestClient, refusal: Refusal
 ) -> None:
     refusal(alice.post(f"/{route}", content=body, headers=JSON), status, field)
-
-
-@pytest.mark.parametrize(
-    ("label", "words"),
-    [
-        ({"name": "x" * 201}, "expected at most 200 characters, found 201"),
-        ({"tags": [str(number) for number in range(60)]}, "expected at most 20 items, found 60"),
-    ],
-)
-def test_what_is_too_long_is_counted(label: dict[str, Any], words: str, alice: TestClient, refusal: Refusal) -> None:
-    """Not in pydantic's words, which speak of tuples and validation, nor with all of it in the answer."""
-    job = alice.post("/transform", json={"model": "resnet18"}).json()["id"]
-    (field,) = label
-    told = refusal(alice.patch(f"/jobs/{job}", json=label), 422, field)
-    assert told["errors"][0]["message"] == words
-
-
-def test_what_is_wrong_has_a_type_and_the_first_three_are_told_in_words(alice: TestClient, refusal: Refusal) -> None:
-    """All of them stand in `errors`."""
-    wrong = {f"x{number}": 1 for number in range(5)}
-    found = refusal(alice.post("/transform", json={"model": "resnet18", **wrong}), 422)
-    assert (found["type"], found["title"]) == ("urn:tcnn:problem:invalid-request", "Invalid request")
-    assert [error["field"] for error in found["errors"]] == list(wrong)
-    assert found["detail"] == "; ".join(f"{error['field']}: {error['message']}" for error in found["errors"][:3])
-    found = refusal(alice.post("/transform", content=b"{", headers=JSON), 400, "body")
-    assert (found["type"], found["title"]) == ("urn:tcnn:problem:malformed-body", "Malformed body")
-    assert alice.get("/nothing").json()["type"] == "about:blank"
-
-
-@pytest.mark.parametrize("deep", [150, 450])
-def test_a_field_that_is_nested_deep_is_refused(deep: int, alice: TestClient, refusal: Refusal) -> None:
-    nested = b'{"a":[' * deep + b"]}" * deep
-    refusal(alice.post("/transform", content=b'{"model": ' + nested + b"}", headers=JSON), 422, "model")
 
 
 @pytest.mark.parametrize("media", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None])
@@ -191,11 +157,6 @@ def test_one_line_a_request(alice: TestClient) -> None:
     assert {name: line[name] for name in expected} == expected
     assert 0 < line["seconds"] < 10
     assert "key-of-alice" not in str(logged)
-
-
-def test_what_is_quoted_is_short_and_plain() -> None:
-    assert quoted("é\n") == r"'\xe9\n'"
-    assert len(quoted("x" * 1000)) == 100
 
 
 def test_pages_load_nothing_from_elsewhere(nobody: TestClient) -> None:
