@@ -101,21 +101,37 @@ class Authenticate:
         return found
 
     async def _find(self, scope: Scope, key: str) -> Principal | None:
-        """Whose key it is. An address that guesses learns nothing more for a while; keys that were used before, maybe
-        from behind the same proxy, go on.
+        """Whose key it is. An address that guesses learns nothing more for a while; keys and links that were used
+        before, maybe from behind the same proxy, go on.
+
+        Raises `Unauthorized` for what was one and has ended. That is no guess, for its secret is known; and as it is
+        remembered, the database is hardly asked for it, however often it comes.
         """
         address = (scope.get("client") or ("",))[0]
-        used = self.keys.was_used(key) or self.stored.was_used(key)
+        link = key.startswith(SHARE_PREFIX)
+        memory = self.links.memory if link else self.stored.memory
+        used = self.keys.was_used(key) or memory.was_used(key) or memory.has_ended(key)
         if self.attempts.too_many(address) and not used:
             raise TooManyKeys(f"{MOST_WRONG} wrong keys came from this address; wait {WINDOW:g} s")
-        found = self.keys.find(key)
-        if found is None and key.startswith(SHARE_PREFIX) and (link := await self.links.find(key)) is not None:
-            return Principal(link.owner, link.id, frozenset({accounts.Scope.READ}), link.job)
-        if found is None and (stored := await self.stored.find(key)) is not None:
-            found = Principal(stored.tenant, stored.id, stored.scopes)
+        found = self.keys.find(key) or await (self._holder(key) if link else self._owner(key))
+        if found is None and memory.has_ended(key):
+            noun = "link" if link else "key"
+            raise Unauthorized(
+                f"expected a {noun} that is valid, found one that was revoked or has expired; ask for another"
+            )
         if found is None and key:
             self.attempts.note(address)
         return found
+
+    async def _holder(self, secret: str) -> Principal | None:
+        """Whoever has a link."""
+        link = await self.links.find(secret)
+        return None if link is None else Principal(link.owner, link.id, frozenset({accounts.Scope.READ}), link.job)
+
+    async def _owner(self, secret: str) -> Principal | None:
+        """Whose stored key it is."""
+        stored = await self.stored.find(secret)
+        return None if stored is None else Principal(stored.tenant, stored.id, stored.scopes)
 
 
 class Attempts:

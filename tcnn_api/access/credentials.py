@@ -5,7 +5,8 @@ They are API keys, and links to one job.
 
 import time
 from collections import OrderedDict
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 from anyio import to_thread
@@ -24,9 +25,58 @@ PATIENCE = 0.5
 """Seconds that a request waits at most for a key's use to be written down; it is tried again at the next look."""
 
 
-class _Known(NamedTuple):
-    key: ApiKey
+Credential = TypeVar("Credential", ApiKey, Share)
+
+
+class _Known(NamedTuple, Generic[Credential]):
+    credential: Credential | None
+    """None of one that has ended: it was revoked, has expired, or was deleted."""
     until: float
+
+
+class Memory(Generic[Credential]):
+    """What the database said of secrets that are, or were, a credential's; of guessed ones nothing is kept."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: OrderedDict[str, _Known[Credential]] = OrderedDict()
+
+    async def find(self, secret: str, look: Callable[[str], Credential | None]) -> Credential | None:
+        """The valid credential of this secret; raises what `look` raises, which gets the digest.
+
+        One request asks, and while it waits the others believe what was known: so at most `LIFE` and the time of one
+        look pass before a revoked credential is refused.
+        """
+        of, now = digest(secret), time.monotonic()
+        known = self._known.get(of)
+        if known is not None:
+            if now < known.until:
+                return known.credential
+            self._known[of] = known._replace(until=now + LIFE)
+        try:
+            found = await to_thread.run_sync(look, of)
+        except BaseException:
+            if known is not None:  # it is as much in use as before, and the next request asks again
+                self._known[of] = known._replace(until=0.0)
+            raise
+        if found is None and known is None:
+            return None
+        found = found if found is not None and found.valid else None
+        self._known[of] = _Known(found, time.monotonic() + LIFE)
+        self._known.move_to_end(of)
+        if len(self._known) > self._most:
+            self._known.popitem(last=False)
+        return found
+
+    def was_used(self, secret: str) -> bool:
+        """Whether it was a valid credential's when it was last looked for here."""
+        known = self._known.get(digest(secret))
+        return known is not None and known.credential is not None
+
+    def has_ended(self, secret: str) -> bool:
+        """Whether it was the secret of a credential that had ended when it was last looked for here."""
+        known = self._known.get(digest(secret))
+        return known is not None and known.credential is None
 
 
 class StoredKeys:
@@ -34,7 +84,7 @@ class StoredKeys:
 
     def __init__(self) -> None:
         self._store: Store | None = None
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self.memory: Memory[ApiKey] = Memory(MOST_KEYS)
         self._any, self._any_until = False, 0.0
 
     def open(self, store: Store) -> None:
@@ -59,40 +109,13 @@ class StoredKeys:
         return self._any
 
     async def find(self, secret: str) -> ApiKey | None:
-        """The valid key of this secret; raises `StoreUnavailable`.
-
-        One request asks, and while it waits the others believe what was known: so at most `LIFE` and the time of one
-        look pass before a revoked key is refused.
-        """
-        if self._store is None or not secret:
-            return None
-        look, now = digest(secret), time.monotonic()
-        known = self._known.get(look)
-        if known is not None:
-            if now < known.until:
-                return known.key
-            self._known[look] = known._replace(until=now + LIFE)
-        try:
-            found = await to_thread.run_sync(self._look, look)
-        except BaseException:
-            self._known.pop(look, None)
-            raise
-        if found is None:
-            self._known.pop(look, None)
-        else:
-            self._known[look] = _Known(found, time.monotonic() + LIFE)
-            if len(self._known) > MOST_KEYS:
-                self._known.popitem(last=False)
-        return found
-
-    def was_used(self, secret: str) -> bool:
-        """Whether this key was valid when it was last looked for here."""
-        return digest(secret) in self._known
+        """The valid key of this secret; raises `StoreUnavailable`. A revoked one is refused after `LIFE` seconds."""
+        return None if self._store is None or not secret else await self.memory.find(secret, self._look)
 
     def _look(self, look: str) -> ApiKey | None:
         assert self._store is not None  # noqa: S101
         found = self._store.find_key(look)
-        if found is not None:
+        if found is not None and found.valid:
             try:
                 self._store.note_use(found.id, PATIENCE)
             except StoreUnavailable as error:
@@ -105,7 +128,7 @@ class SharedLinks:
 
     def __init__(self) -> None:
         self._store: Store | None = None
-        self._known: OrderedDict[str, tuple[Share, float]] = OrderedDict()
+        self.memory: Memory[Share] = Memory(MOST_LINKS)
 
     def open(self, store: Store) -> None:
         """Look from now on."""
@@ -113,14 +136,4 @@ class SharedLinks:
 
     async def find(self, secret: str) -> Share | None:
         """The valid link of this secret; raises `StoreUnavailable`. A revoked one is refused after `LIFE` seconds."""
-        if self._store is None:
-            return None
-        look, now = digest(secret), time.monotonic()
-        known, until = self._known.pop(look, (None, 0.0))
-        if known is None or now >= until:
-            known, until = await to_thread.run_sync(self._store.find_share, look), now + LIFE
-        if known is not None:
-            self._known[look] = known, until
-            if len(self._known) > MOST_LINKS:
-                self._known.popitem(last=False)
-        return known
+        return None if self._store is None else await self.memory.find(secret, self._store.find_share)

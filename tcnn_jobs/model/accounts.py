@@ -125,6 +125,8 @@ class Share(Model):
     owner: str
     created_at: float
     expires_at: float
+    valid: bool
+    """Whether it could be used at the time of the look: neither expired nor revoked."""
 
 
 def new_secret(prefix: str = PREFIX) -> str:

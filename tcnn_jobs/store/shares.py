@@ -20,6 +20,7 @@ from tcnn_jobs.store.changes import find
 MOST = 50
 """Links to one job that are valid at once."""
 _VALID = and_(shares.c.revoked_at.is_(None), shares.c.expires_at > now())
+_COLUMNS: Any = (*(shares.c[name] for name in Share.model_fields if name != "valid"), _VALID.label("valid"))
 
 
 class Shares(Database):
@@ -38,21 +39,20 @@ class Shares(Database):
             find(connection, job, owner, lock=True)
             if key is not None and not ledger.is_first(connection, key, identifier):
                 made = and_(shares.c.id == ledger.recall(connection, key), shares.c.job == job, _VALID)
-                row = connection.execute(select(shares).where(made)).one_or_none()
+                row = connection.execute(select(*_COLUMNS).where(made)).one_or_none()
                 return None if row is None else (_as_share(row), None)
             # What has ended nobody asks for any more: the audit log tells of it.
             connection.execute(delete(shares).where(shares.c.job == job, ~_VALID))
             count = connection.scalar(select(func.count()).select_from(shares).where(shares.c.job == job, _VALID)) or 0
             if count >= MOST:
                 raise WrongState(f"{job}: has {MOST} links already; revoke one of them first")
-            row = connection.execute(
-                insert(shares)
-                .values(
+            connection.execute(
+                insert(shares).values(
                     id=identifier, digest=digest(secret), job=job, owner=owner, created_at=now(),
                     expires_at=now() + seconds,
                 )
-                .returning(shares)
-            ).one()  # fmt: skip
+            )  # fmt: skip
+            row = connection.execute(select(*_COLUMNS).where(shares.c.id == identifier)).one()
             ledger.note(connection, "share.create", identifier, owner, job=job)
         return _as_share(row), secret
 
@@ -60,7 +60,7 @@ class Shares(Database):
         """The links of a job that are valid, the oldest first; raises `JobNotFound`."""
         with self.reading() as connection:
             find(connection, job, owner)
-            query = select(shares).where(shares.c.job == job, _VALID).order_by(shares.c.created_at, shares.c.id)
+            query = select(*_COLUMNS).where(shares.c.job == job, _VALID).order_by(shares.c.created_at, shares.c.id)
             return [_as_share(row) for row in connection.execute(query)]
 
     def revoke_share(self, id: str, job: str, owner: str) -> None:
@@ -78,9 +78,9 @@ class Shares(Database):
                 ledger.note(connection, "share.revoke", id, owner, job=job)
 
     def find_share(self, digest: str) -> Share | None:
-        """The link whose secret has this digest, if it is valid."""
+        """The link whose secret has this digest, valid or no longer; None if there is none."""
         with self.reading() as connection:
-            row = connection.execute(select(shares).where(shares.c.digest == digest, _VALID)).one_or_none()
+            row = connection.execute(select(*_COLUMNS).where(shares.c.digest == digest)).one_or_none()
         return None if row is None else _as_share(row)
 
 

@@ -1,5 +1,6 @@
 """Links that show one job: what they open and what they do not, their end, and who is told of it."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from sqlalchemy import text
 from starlette.testclient import TestClient
 
+from tcnn_api.access.authenticate import MOST_WRONG
 from tcnn_api.access.credentials import LIFE
 from tcnn_api.app import create_app
 from tcnn_api.deps import Service
@@ -19,6 +21,7 @@ from tcnn_jobs.store.shares import MOST
 
 Make = Callable[..., Any]
 Refusal = Callable[..., dict[str, Any]]
+_addresses = itertools.count(1)
 
 
 @pytest.fixture(autouse=True)
@@ -137,6 +140,54 @@ def test_a_guest_takes_no_stream_of_the_tenants(alice: TestClient, service: Serv
     finally:
         service.streams.enter = entered  # type: ignore[method-assign]
     assert seen == [made["id"]]
+
+
+@pytest.fixture
+def same_address(alice: TestClient) -> Callable[[str, str], Any]:
+    """Asks for a job with a secret, always from one address."""
+    address = f"192.0.2.{next(_addresses)}"
+
+    def ask(secret: str, job: str) -> Any:
+        web = TestClient(alice.app, base_url="http://localhost", client=(address, 1))
+        return web.get(f"/jobs/{job}", headers={"Authorization": f"Bearer {secret}"})
+
+    return ask
+
+
+def test_a_link_in_use_goes_on_where_somebody_guesses(
+    alice: TestClient, make: Make, refusal: Refusal, same_address: Callable[[str, str], Any]
+) -> None:
+    job = make(Status.SUCCEEDED).id
+    (_, used), (_, unused) = holder(alice, job), holder(alice, job)
+    assert same_address(used["secret"], job).status_code == 200
+    for number in range(MOST_WRONG):
+        refusal(same_address(f"tcnnshare_{number}", job), 401, "Authorization")
+    for _ in range(3):
+        assert same_address(used["secret"], job).status_code == 200
+    for secret in (unused["secret"], "tcnnshare_0", f"{used['secret']}x"):
+        refusal(same_address(secret, job), 429)
+
+
+@pytest.mark.parametrize("end", ["revoked", "expired", "revoked before it was used", "deleted"])
+def test_a_link_that_has_ended_is_no_guess(
+    end: str, alice: TestClient, service: Service, make: Make, refusal: Refusal, same_address: Callable[[str, str], Any]
+) -> None:
+    """A page that was left open asks for ever; whoever works beside it has keys that were never used there."""
+    job, other = make(Status.SUCCEEDED).id, make(Status.SUCCEEDED).id
+    (_, made), (_, unused) = holder(alice, job), holder(alice, other)
+    if "before" not in end:
+        assert same_address(made["secret"], job).status_code == 200
+    if end == "expired":
+        with service.store.writing() as connection:
+            connection.execute(text("UPDATE shares SET expires_at = 0 WHERE id = :id"), {"id": made["id"]})
+    elif end == "deleted":
+        assert alice.delete(f"/jobs/{job}").status_code == 204
+    else:
+        assert alice.delete(f"/jobs/{job}/shares/{made['id']}").status_code == 204
+    told = "expected a link that is valid, found one that was revoked or has expired; ask for another"
+    for _ in range(MOST_WRONG + 5):
+        assert refusal(same_address(made["secret"], job), 401, "Authorization")["detail"] == told
+    assert same_address(unused["secret"], other).status_code == 200
 
 
 def test_the_example_is_one() -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import text
 from starlette.testclient import TestClient
 
 from tcnn_api.access import credentials
+from tcnn_api.access.authenticate import MOST_WRONG
 from tcnn_api.app import create_app
 from tcnn_api.settings import load
 from tcnn_jobs.model.accounts import NewKey, Scope
@@ -144,6 +145,34 @@ def test_without_a_database_no_stored_key_is_believed(ask: Ask, store: Store, re
         connection.execute(text("ALTER TABLE api_keys RENAME TO gone"))
     refusal(ask(secret, "/models"), 503)
     assert ask(None, "/healthz").status_code == 200
+
+
+def test_of_a_key_that_has_ended_no_attempts_are_counted(ask: Ask, store: Store, refusal: Refusal) -> None:
+    (ended, old), (_, used), (_, unused), (_, late) = (store.create_key(NewKey(tenant="ann")) for _ in range(4))
+    assert ask(used).status_code == 200
+    store.revoke_key(ended.id)
+    for _ in range(MOST_WRONG + 5):
+        told = refusal(ask(old), 401, "Authorization")["detail"]
+        assert told == "expected a key that is valid, found one that was revoked or has expired; ask for another"
+    assert ask(unused).status_code == 200
+    for number in range(MOST_WRONG):
+        refusal(ask(f"tcnn_{number}"), 401, "Authorization")
+    refusal(ask(late), 429)
+    assert [ask(secret).status_code for secret in (used, unused, old)] == [200, 200, 401]
+
+
+def test_a_key_in_use_is_in_use_when_the_database_is_back(ask: Ask, store: Store, refusal: Refusal) -> None:
+    """Somebody guesses from its address; the key is not among those that must wait."""
+    _, secret = store.create_key(NewKey(tenant="ann"))
+    assert ask(secret).status_code == 200
+    for number in range(MOST_WRONG):
+        refusal(ask(f"tcnn_{number}"), 401, "Authorization")
+    with store.writing() as connection:
+        connection.execute(text("ALTER TABLE api_keys RENAME TO gone"))
+    refusal(ask(secret), 503)
+    with store.writing() as connection:
+        connection.execute(text("ALTER TABLE gone RENAME TO api_keys"))
+    assert ask(secret).status_code == 200
 
 
 def test_without_keys_and_without_a_database_models_are_still_told(ask: Ask, store: Store) -> None:

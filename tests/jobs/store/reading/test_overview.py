@@ -79,7 +79,9 @@ def test_links_to_a_job(store: Store) -> None:
         store.revoke_share(share.id, other.id, "alice")
     store.revoke_share(share.id, job.id, "alice")
     store.revoke_share(share.id, job.id, "alice")
-    assert store.find_share(digest(secret)) is None
+    ended = store.find_share(digest(secret))
+    assert ended is not None and (ended.id, ended.valid) == (share.id, False)
+    assert store.find_share(digest(secret + "x")) is None
     fresh, _ = store.create_share(job.id, "alice", 60)
     with store.reading() as connection:
         assert connection.scalar(text("SELECT count(*) FROM shares")) == 1, "what has ended is gone"
