@@ -30,8 +30,9 @@ from benchmarks.reproduce.networks.published import pretrained
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.config.base import ErrorStats
 from tcnn.data.decode import open_image
+from tcnn.models.outputs import errors
 from tcnn.models.randomise import randomised
-from tcnn.models.running import at_temperature, errors
+from tcnn.models.running import at_temperature
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks/results/drift.csv"

@@ -182,9 +182,12 @@ def _verified(verification: VerificationReport | None, trained: bool) -> str:
     if run is not None:
         row = f"{run.logits.relative:.1e} | {run.logits.max_abs:.1e} | {run.top1_agreement:.0%}"
         rows += f"\n| {run.dtype}, as run, compared with its attention | {row} |"
-    drift = verification.drift.logits.relative
+    drift = verification.drift
+    far = (
+        f"the same weights differ from the source by {drift.logits.relative:.1%}" if drift.note is None else drift.note
+    )
     return f"""| dtype | relative error | largest error | top-1 agreement |
 |---|---|---|---|
 {rows}
 
-At τ = 1, where fine-tuning may take it, the same weights differ from the source by {drift:.1%}."""
+At τ = 1, where fine-tuning may take it, {far}."""

@@ -265,12 +265,16 @@ class Record(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore")
 
 
+Error = Annotated[float, BeforeValidator(lambda value: math.inf if value is None else value)]
+"""An error, which may be infinite: JSON has no such number, and null in its place."""
+
+
 class ErrorStats(Record):
     """Error statistics: largest absolute error, relative errors in L2 and to the largest value, cosine similarity."""
 
-    max_abs: float
-    relative: float
-    max_relative: float
+    max_abs: Error
+    relative: Error
+    max_relative: Error
     cosine: float
 
     @property

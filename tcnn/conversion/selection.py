@@ -112,7 +112,8 @@ def _stage_convolutions(
                 chosen[step.name] = None
         elif i < stage.stop:
             skipped[step.name] = f"it works at {h}×{w}, not at the stage's {height}×{width}"
-    return tuple(chosen), tuple(skipped.items())
+    # A layer that runs at several resolutions, such as a detector's shared head, is chosen if any is the stage's.
+    return tuple(chosen), tuple((name, reason) for name, reason in skipped.items() if name not in chosen)
 
 
 def _first_pool(steps: list[Step], stage: Stage, final: int) -> int:

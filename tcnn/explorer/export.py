@@ -29,9 +29,10 @@ from tcnn.exporting.program import trace
 from tcnn.files import check_folder, path_of, replacing
 from tcnn.layers.backends.selection import use_backend
 from tcnn.models.checks import refuse_without_values, unwrapped
+from tcnn.models.outputs import errors
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import noise
-from tcnn.models.running import errors, place_of
+from tcnn.models.running import place_of
 from tcnn.models.trace import evaluating, input_settings, input_shape
 from tcnn.version import __version__
 

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from tcnn.errors import VerificationError, one_line, shorten
 from tcnn.exporting.interface import Axis, ExportAxis, ExportCheck
 from tcnn.layers.backends.selection import use_backend
+from tcnn.models.outputs import Outputs, errors, flat, top1_agreement
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import noise
-from tcnn.models.running import errors, failure, flat, in_dtype, logits_of, refuses_size, top1_agreement
+from tcnn.models.running import failure, in_dtype, logits_of, refuses_size
 from tcnn.models.trace import evaluating
 
 Runner = Callable[[Tensor], object]
@@ -46,7 +47,7 @@ def shapes_to_try(axes: Sequence[ExportAxis], channels: int) -> list[Shape]:
     return list(dict.fromkeys(tries))
 
 
-def reference(model: nn.Module, batch: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+def reference(model: nn.Module, batch: Tensor, dtype: torch.dtype = torch.float32) -> Outputs:
     """Flattened outputs of the model in PyTorch, (B, …); the attention runs, never a convolution in its place."""
     same = in_dtype(model, dtype)
     with torch.no_grad(), exact_arithmetic(), use_backend("fused"), evaluating(same):
@@ -74,7 +75,7 @@ def compare(model: nn.Module, run: Runner, shapes: Sequence[Shape]) -> list[Expo
     return checks
 
 
-def _runs_on(model: nn.Module, wanted: Shape) -> tuple[Shape, Tensor, Tensor]:
+def _runs_on(model: nn.Module, wanted: Shape) -> tuple[Shape, Tensor, Outputs]:
     """The wanted shape, or with larger sides that are multiples of a step; noise of it, and the model's outputs.
 
     Raises what says so if the model fails for another reason than the size.

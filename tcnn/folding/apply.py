@@ -19,17 +19,9 @@ from tcnn.layers.filters import load_filter
 from tcnn.layers.folded import FoldedGPSA2d, HeadKind, keeps_value
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.models.checks import refuse_computed, refuse_prepared, refuse_without_shapes, unwrapped
+from tcnn.models.outputs import Outputs, errors, top1_agreement
 from tcnn.models.precision import exact_arithmetic
-from tcnn.models.running import (
-    errors,
-    gpsa_layers,
-    in_dtype,
-    logits_of,
-    place_of,
-    replacements,
-    told_in_one_line,
-    top1_agreement,
-)
+from tcnn.models.running import gpsa_layers, in_dtype, logits_of, place_of, replacements, told_in_one_line
 from tcnn.models.trace import evaluating, meta_copy, parameter_count
 
 Kinds = dict[str, tuple[HeadKind, ...]]
@@ -111,12 +103,12 @@ def fold_layers(
     return copy_with(model, swaps), notes
 
 
-def compare(expected: Tensor, folded: nn.Module, batch: Tensor) -> tuple[ErrorStats, float]:
+def compare(expected: Outputs, folded: nn.Module, batch: Tensor) -> tuple[ErrorStats, float]:
     found = logits(folded, batch)
     return errors(expected, found), top1_agreement(expected, found)
 
 
-def logits(model: nn.Module, batch: Tensor) -> Tensor:
+def logits(model: nn.Module, batch: Tensor) -> Outputs:
     """Logits in float64, so that a difference is caused by folding and not by rounding."""
     dtype = torch.float32 if place_of(model).type == "mps" else torch.float64
     wide = in_dtype(model, dtype)

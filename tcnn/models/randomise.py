@@ -113,5 +113,8 @@ def noise_images(model: nn.Module, config: VerificationConfig) -> Tensor:
 
 
 def layer_noise(x: Tensor, name: str, dtype: torch.dtype, seed: int) -> Tensor:
-    """Noise in the shape and on the device of a layer's input, drawn for this layer by its name."""
-    return torch.randn(x.shape, dtype=dtype, generator=generator(seed, name)).to(x.device)
+    """Noise in the shape and on the device of a layer's input, drawn for this layer by its name.
+
+    Of one image at least: what a detector does with each thing that it finds may be given none.
+    """
+    return torch.randn((max(1, len(x)), *x.shape[1:]), dtype=dtype, generator=generator(seed, name)).to(x.device)

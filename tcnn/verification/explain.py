@@ -13,11 +13,10 @@ from tcnn.errors import RequestError, shorten
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.models.checks import refuse_other_images, refuse_prepared, refuse_without_values, unwrapped
+from tcnn.models.outputs import Outputs, errors, flat, other_shapes
 from tcnn.models.precision import exact_arithmetic, filters_are_rounded
 from tcnn.models.running import (
     at_temperature,
-    errors,
-    flat,
     gpsa_layers,
     in_dtype,
     place_of,
@@ -103,8 +102,9 @@ def explain(
         _in_hard_limit(candidate),
     ):
         for dtype, bound in bounds.items():
-            ours, theirs, expected, found = _run(reference, candidate, images, dtype, names)
-            _refuse_other_shapes(expected, found)
+            ours, theirs, *outputs = _run(reference, candidate, images, dtype, names)
+            _refuse_other_shapes(*outputs)
+            expected, found = (_padded(output) for output in outputs)
             layers = _compare(reference, candidate, ours, theirs, dtype)
             unmatched += [n for n in ours.outputs if n not in {layer.name for layer in layers} and n not in unmatched]
             first = next((layer.name for layer in layers if layer.error.worst > bound), None)
@@ -142,8 +142,12 @@ def _checked(tolerances: object) -> dict[torch.dtype, float]:
     )
 
 
-def _refuse_other_shapes(expected: Tensor, found: Tensor) -> None:
-    if expected.shape != found.shape:
+def _refuse_other_shapes(expected: Outputs, found: Outputs) -> None:
+    told = other_shapes(expected, found)
+    if not (isinstance(expected, Tensor) and isinstance(found, Tensor)):
+        if told is not None:
+            raise RequestError(f"explain: expected outputs of one shape, found those{told}; give other images")
+    elif told is not None:
         first, second = ("×".join(map(str, output.shape[1:])) for output in (expected, found))
         classes = expected.dim() == found.dim() == 2
         advice = (
@@ -152,6 +156,11 @@ def _refuse_other_shapes(expected: Tensor, found: Tensor) -> None:
             else "a T-CNN whose stride was removed is to be compared with tcnn.without_stride(source, stride=…)"
         )
         raise RequestError(f"explain: expected outputs of one shape, found {first} and {second}; {advice}")
+
+
+def _padded(output: Outputs) -> Tensor:
+    """One tensor, with zeros after the numbers of images that have fewer than others."""
+    return output if isinstance(output, Tensor) else nn.utils.rnn.pad_sequence([*output], batch_first=True)
 
 
 @contextmanager
@@ -174,7 +183,7 @@ def _leaves(model: nn.Module) -> set[str]:
 
 def _run(
     reference: nn.Module, candidate: nn.Module, images: Tensor, dtype: torch.dtype, names: set[str]
-) -> tuple[_Seen, _Seen, Tensor, Tensor]:
+) -> tuple[_Seen, _Seen, Outputs, Outputs]:
     seen, outputs = [], []
     for model in (reference, candidate):
         own = in_dtype(model, dtype)

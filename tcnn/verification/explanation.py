@@ -66,6 +66,8 @@ class Explanation(Record):
 def histogram_of(expected: Tensor, found: Tensor) -> dict[int, int]:
     """Elements by the power of ten of their difference, as a share of the largest expected value."""
     difference = (found.double() - expected.double()).abs().flatten()
+    if not difference.numel():
+        return {}
     scale = expected.double().abs().max().clamp_min(torch.finfo(torch.float64).tiny)
     powers = (difference / scale).log10().floor()
     powers = torch.where(powers.isfinite(), powers, torch.where(difference == 0, DECADES.start, DECADES.stop - 1))
@@ -80,7 +82,7 @@ def histogram_of(expected: Tensor, found: Tensor) -> dict[int, int]:
 def worst_place(expected: Tensor, found: Tensor) -> Place | None:
     difference = (found.double() - expected.double()).abs()
     difference = torch.where(difference.isnan(), torch.inf, difference)
-    if not difference.max() > 0:
+    if not (difference > 0).any():
         return None
     image, *index = (int(each) for each in torch.unravel_index(difference.argmax(), difference.shape))
     place = (image, *index)

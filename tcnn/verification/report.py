@@ -7,6 +7,9 @@ from pydantic import Field
 from tcnn.config.base import ErrorStats, Record
 from tcnn.formatting import Printed
 
+EMPTY = "the outputs hold no number for any image: only what is compared layer by layer tells of errors"
+"""The note where nothing could be compared end to end, as with a detector that finds nothing in noise."""
+
 
 class LayerError(Record):
     """Errors of one layer: on random inputs and on the activations that reach it."""
@@ -52,6 +55,8 @@ class Drift(Record):
     lowest: float | None = None
     logits: ErrorStats
     top1_agreement: float
+    note: str | None = None
+    """Why the error is no number: the outputs have other shapes, or hold no number; in words."""
 
     @property
     def range(self) -> str:
@@ -106,13 +111,16 @@ class VerificationReport(Printed, Record):
             if self.as_run.note:
                 yield f"  {self.as_run.note}"
         for drift in filter(None, (self.drift, self.written)):
-            yield f"drift at τ = {drift.range}: {drift.logits.relative:.1%} of the logits' norm"
-        if self.blind:
+            share = f"{drift.logits.relative:.1%} of the logits' norm"
+            yield f"drift at τ = {drift.range}: {drift.note or share}"
+        if self.blind not in (None, self.passes[0].note):
             yield f"  {self.blind}"
 
     @property
     def blind(self) -> str | None:
         """Why the logits could not have shown an error, or None: they are the same whatever the layers compute."""
+        if self.passes[0].note == EMPTY:
+            return EMPTY
         if self.drift.logits.max_abs == 0:
             return "the converted layers do not reach the logits: their weights, or a scale behind them, are zero"
         if self.drift.logits.worst <= self.passes[0].tolerance:

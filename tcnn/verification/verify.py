@@ -24,22 +24,21 @@ from tcnn.models.checks import (
     refuse_without_values,
     unwrapped,
 )
+from tcnn.models.outputs import Outputs, errors, is_empty, other_shapes, top1_agreement
 from tcnn.models.precision import exact_arithmetic, filters_are_rounded
 from tcnn.models.randomise import layer_noise, noise_images, randomised
 from tcnn.models.running import (
     at_temperature,
-    errors,
     in_dtype,
     logits_of,
     replacements,
     temperatures,
     told_in_one_line,
-    top1_agreement,
     watch_layers,
     weights_dtype,
 )
 from tcnn.models.trace import evaluating, input_shape
-from tcnn.verification.report import AsRun, Drift, DtypePass, LayerError, VerificationReport
+from tcnn.verification.report import EMPTY, AsRun, Drift, DtypePass, LayerError, VerificationReport
 
 Pass = TypeVar("Pass", bound=DtypePass)
 
@@ -130,7 +129,7 @@ def verify(
 
 def _compare(
     source: nn.Module, converted: nn.Module, batch: Tensor, dtype: torch.dtype, config: VerificationConfig
-) -> tuple[DtypePass, Tensor]:
+) -> tuple[DtypePass, Outputs]:
     """Compare in one dtype; returns the errors and the source's logits.
 
     The source runs once, and every replacement is run on the input of its convolution.
@@ -160,6 +159,8 @@ def _compare(
     found_errors = [logits.worst, *(layer.worst for layer in layers.values())]
     shapes[:0] = _shapes("the outputs", expected, found)
     note = "standardised filters are stored rounded to float32, so its tolerance applies" if rounded else None
+    if is_empty(expected):
+        note = EMPTY
     if shapes:
         note = shapes[0]
     if set(layers) != set(replaced):
@@ -176,12 +177,10 @@ def _compare(
     return result, expected
 
 
-def _shapes(what: str, expected: Tensor, found: Tensor) -> list[str]:
+def _shapes(what: str, expected: Outputs, found: Outputs) -> list[str]:
     """What to say where two outputs have different shapes, of one image."""
-    if expected.shape == found.shape:
-        return []
-    source, converted = ("×".join(map(str, output.shape[1:])) for output in (expected, found))
-    return [f"shapes differ: {what}, {source} in the source and {converted} in the converted model"]
+    told = other_shapes(expected, found)
+    return [] if told is None else [f"shapes differ: {what}{told}"]
 
 
 def _with_stride(result: DtypePass, source: nn.Module, converted: nn.Module) -> DtypePass:
@@ -215,16 +214,18 @@ def allow_for_rounding(single: Pass, double: DtypePass, rounding: float) -> Pass
     return single.model_copy(update={"passed": True, "note": note})
 
 
-def _drift(expected: Tensor, converted: nn.Module, batch: Tensor) -> Drift:
+def _drift(expected: Outputs, converted: nn.Module, batch: Tensor) -> Drift:
     """Error of the logits at the temperatures of the layers, against the source."""
     own = temperatures(converted).values()
     with evaluating(converted):
         found = logits_of(converted, batch, weights_dtype(converted))
+    apart = _shapes("the outputs", expected, found)
     return Drift(
         temperature=max(own),
         lowest=min(own) if min(own) != max(own) else None,
         logits=errors(expected, found),
         top1_agreement=top1_agreement(expected, found),
+        note=next(iter(apart), "the outputs hold no number" if is_empty(expected) else None),
     )
 
 

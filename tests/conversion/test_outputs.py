@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import tcnn
 from tcnn.errors import RequestError
 from tcnn.exporting.onnx_file import NATIVE_OPSET, translate
-from tcnn.models.running import flat, tensors
+from tcnn.models.outputs import flat, tensors
 from tcnn.models.trace import trace
 
 SIZE = (13, 18)

@@ -16,8 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tcnn
 from tcnn.layers.backends.selection import use_backend
+from tcnn.models.outputs import errors
 from tcnn.models.randomise import randomised
-from tcnn.models.running import errors
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/math.md").read_text()

@@ -12,7 +12,8 @@ from torch import nn
 import tcnn
 from tcnn.config import HARD_TEMPERATURE, VerificationConfig
 from tcnn.errors import RequestError
-from tcnn.models.running import at_temperature, errors, gpsa_layers
+from tcnn.models.outputs import errors
+from tcnn.models.running import at_temperature, gpsa_layers
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import compare_as_run
 
