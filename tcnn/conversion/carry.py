@@ -14,14 +14,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 from tcnn.conversion.ties import BECOMES
 from tcnn.errors import UnsupportedLayerError
 from tcnn.layers.filters import hooks_of
-from tcnn.models.running import empty_tables
+from tcnn.models.copying import Memo, copied, memo_of
 
 OF_ITS_KIND = frozenset(vars(nn.Conv2d(1, 1, 1, device="meta"))) | {
     "eps", "gain_init", "pad_input_size", "same_pad", "scale",
 }  # fmt: skip
 """Attributes of PyTorch's and timm's convolutions: what matters of them is in the filter and the geometry."""
-Memo = dict[int, Any]
-"""What `copy.deepcopy` has copied already, by identity."""
 
 
 def copy_with(model: nn.Module, swaps: Mapping[str, nn.Module]) -> nn.Module:
@@ -36,14 +34,14 @@ def copy_with(model: nn.Module, swaps: Mapping[str, nn.Module]) -> nn.Module:
     shared = {id(parameter) for parameter in model.parameters()}
     # Pre-seeding deepcopy's memo: a replaced layer is never copied, and one that two parents share stays shared.
     replaced = {id(modules[name]) for name in swaps}
-    memo: Memo = empty_tables(model) | _fakes([*(m for m in model.modules() if id(m) not in replaced), *swaps.values()])
+    memo: Memo = memo_of(model) | _fakes([*(m for m in model.modules() if id(m) not in replaced), *swaps.values()])
     for name, swap in swaps.items():
         lost = set(hooks_of(modules[name])) - set(hooks_of(swap))
         if lost:
             raise UnsupportedLayerError(f"{name}: it has {' and '.join(sorted(lost))}, which a replacement would lose")
         new = any(id(parameter) not in shared for parameter in swap.parameters())
-        memo[id(modules[name])] = swap if new else copy.deepcopy(swap, memo)
-    made: nn.Module = copy.deepcopy(model, memo)
+        memo[id(modules[name])] = swap if new else copied(swap, memo)
+    made = copied(model, memo)
     for parameter in model.parameters():
         if id(parameter) in memo:
             _carry_parameter(parameter, memo[id(parameter)], memo)

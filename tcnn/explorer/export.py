@@ -4,7 +4,6 @@ The page is static: onnxruntime-web runs the network in it, from an ONNX file wh
 layer's content attention. The positional attention is the same for all images; its factors stand in `model.json`.
 """
 
-import copy
 import json
 import lzma
 import time
@@ -29,6 +28,7 @@ from tcnn.exporting.program import trace
 from tcnn.files import check_folder, path_of, replacing
 from tcnn.layers.backends.selection import use_backend
 from tcnn.models.checks import refuse_without_values, unwrapped
+from tcnn.models.copying import copied
 from tcnn.models.outputs import errors
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import noise
@@ -73,7 +73,7 @@ def export_explorer(
     check_options(shape, 1, tolerance)
     require_onnx()
     check_attention(model)
-    model = model if place_of(model).type == "cpu" else copy.deepcopy(model).cpu()
+    model = model if place_of(model).type == "cpu" else copied(model).cpu()
     channels, height, width = input_shape(model, shape)
     example = torch.zeros(1, channels, height, width)
     told = describe_page(model, example)

@@ -3,7 +3,6 @@
 Where the model or the tracer does not support a dynamic axis, fewer are tried, down to none; the report lists them.
 """
 
-import copy
 import io
 import json
 import time
@@ -46,6 +45,7 @@ from tcnn.exporting.program import Program, free_axes, output_tensors, silence_l
 from tcnn.files import check_file, file_digest, path_of, replacing
 from tcnn.folding.fold import fused
 from tcnn.models.checks import refuse_inference_tensors, refuse_without_values, unwrapped
+from tcnn.models.copying import copied
 from tcnn.models.running import failure, place_of
 from tcnn.models.trace import evaluating, input_shape
 from tcnn.version import __version__
@@ -110,7 +110,7 @@ def export(
     refuse_inference_tensors(model, "export")
     channels, height, width = input_shape(model, shape)
     example = torch.zeros(max(batch, 2) if "batch" in dynamic else batch, channels, height, width)
-    model = model if place_of(model).type == "cpu" else copy.deepcopy(model).cpu()
+    model = model if place_of(model).type == "cpu" else copied(model).cpu()
     _check_size(model, example)
     notes = []
     if set(dynamic) - {"batch"} and not takes_other_sizes(model, example):

@@ -5,7 +5,6 @@ whatever it is; measure it. Of a network of attention alone (Cordonnier et al. 2
 further.
 """
 
-import copy
 from collections.abc import Mapping
 
 import torch
@@ -43,6 +42,7 @@ from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms import positions
 from tcnn.layers.terms.positions import Pair
 from tcnn.models.checks import refuse_other_images, refuse_without_values, unwrapped
+from tcnn.models.copying import copied
 from tcnn.models.randomise import noise_images
 from tcnn.models.running import place_of, replacements, told_in_one_line, watch_layers, weights_dtype
 from tcnn.models.trace import evaluating, parameter_count
@@ -98,7 +98,7 @@ def prune(
     heads = {name: heads_of(layer) for name, layer in layers.items()}
     kinds = kinds_at(heads, 0.0)
     removed: list[PrunedHead] = []
-    merged = copy.deepcopy(model)
+    merged = copied(model)
     for name, layer in replacements(merged).items():
         parts = layer.proj.unflatten(1, (layer.heads, -1))
         own = degenerate(name, _looking(layer, parts, sizes[name]), _spared(layer, kinds[name]), far, same)
@@ -159,7 +159,7 @@ def prune_attentive(
         )
     batch = noise_images(model, config) if images is None else images
     sizes = _own_map_sizes(model, layers, batch[:1])
-    merged = copy.deepcopy(model)
+    merged = copied(model)
     kept: list[list[int]] = []
     removed: list[PrunedHead] = []
     for name, layer in merged.attention_layers().items():

@@ -1,8 +1,6 @@
 """Run models whose outputs are compared: in one dtype, at one temperature τ, with hooks on layers; say why one does not
 run."""
 
-import copy
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +11,7 @@ from torch import Tensor, nn
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, one_line, out_of_memory, shorten
 from tcnn.layers.base import TEMPERATURES
 from tcnn.layers.gpsa import GPSA2d
+from tcnn.models.copying import copied, memo_of
 from tcnn.models.outputs import Outputs, flat, joined
 
 REFUSALS = (RuntimeError, AssertionError, ValueError, IndexError, RequestError)
@@ -99,30 +98,16 @@ def usable_device(name: torch.device | str) -> torch.device:
     return device
 
 
-def empty_tables(model: nn.Module) -> dict[int, object]:
-    """A memo for `copy.deepcopy` that has the empty tables of all modules: of hooks, buffers, children.
-
-    A module has about ten of them, and to copy them one by one took two fifths of the time of copying a model without
-    its data.
-    """
-    return {
-        id(table): type(table)()
-        for module in model.modules()
-        for table in vars(module).values()
-        if type(table) in (dict, OrderedDict) and not table
-    }
-
-
 def in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     """The model itself if it has the dtype already, else a copy in that dtype, complex numbers in that precision."""
     if all(p.dtype == dtype for p in model.parameters() if p.is_floating_point()):
         return model
-    memo = empty_tables(model)
+    memo = memo_of(model)
     for tensor in (*model.parameters(), *model.buffers()):
         own = dtype if tensor.is_floating_point() else COMPLEX.get(dtype) if tensor.is_complex() else None
         twin = tensor.clone() if own is None else tensor.detach().to(own)
         memo[id(tensor)] = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
-    return copy.deepcopy(model, memo)
+    return copied(model, memo)
 
 
 def logits_of(model: nn.Module, batch: Tensor, dtype: torch.dtype) -> Outputs:

@@ -4,7 +4,6 @@ The pass runs on a copy of the model without data, and skips what keeps shapes, 
 even for the largest models. A model that cannot run there (it reads values, or keeps tensors that are neither
 parameters nor buffers) is traced on its own device."""
 
-import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +19,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.base import AttentionLayer
 from tcnn.models.checks import refuse_scripted, refuse_without_shapes, unwrapped
-from tcnn.models.running import empty_tables, failure, first_of, weights_dtype
+from tcnn.models.copying import copied, memo_of
+from tcnn.models.running import failure, first_of, weights_dtype
 
 
 class Step(NamedTuple):
@@ -123,11 +123,11 @@ def meta_copy(model: nn.Module, buffers: bool = True) -> nn.Module:
 
     Without `buffers` these keep their values: a file may contain parameters only, and some buffers are computed.
     """
-    memo = empty_tables(model)
+    memo = memo_of(model)
     for tensor in (*model.parameters(), *(model.buffers() if buffers else ())):
         twin = torch.empty_like(tensor, device="meta")
         memo[id(tensor)] = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
-    return copy.deepcopy(model, memo)
+    return copied(model, memo)
 
 
 def trace(model: nn.Module, input_size: tuple[int, int] | None = None) -> list[Step]:

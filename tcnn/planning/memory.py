@@ -1,6 +1,5 @@
 """Memory: what a training step takes, from shapes alone, what is free on this machine, and what a process has taken."""
 
-import copy
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from torch.optim import Optimizer
 from tcnn.layers.backends import convolution
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms.execution import fake_as_real
-from tcnn.models.running import empty_tables
+from tcnn.models.copying import copied, memo_of
 from tcnn.training.recipe.optim import parameter_states
 
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -66,11 +65,11 @@ def _peak(tracker: MemTracker) -> int:
 
 def _fake(model: nn.Module, fake: FakeTensorMode) -> nn.Module:
     """A copy of the model whose tensors have shapes and no data."""
-    memo = empty_tables(model)
+    memo = memo_of(model)
     for tensor in (*model.parameters(), *model.buffers()):
         twin: Tensor = fake.from_tensor(tensor.detach())
         memo[id(tensor)] = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
-    made = copy.deepcopy(model, memo)
+    made = copied(model, memo)
     for own, other in zip(model.modules(), made.modules(), strict=True):
         if isinstance(own, GPSA2d) and isinstance(other, GPSA2d):
             other.known_hard = convolution.is_hard(own.tensors, own.geometry)  # which needs the values

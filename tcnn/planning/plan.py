@@ -1,6 +1,5 @@
 """`plan`: what a fine-tuning run takes in memory, time and disk, from shapes and from a few of its real steps."""
 
-import copy
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from tcnn.data.sources.opened import Opened
 from tcnn.errors import RequestError
 from tcnn.files import path_of
 from tcnn.models.checks import unwrapped
+from tcnn.models.copying import copied
 from tcnn.models.running import gpsa_layers
 from tcnn.models.trace import flops, input_shape, meta_copy, parameter_count
 from tcnn.planning.memory import free_bytes, free_disk_bytes, peak_bytes, reset_peak, step_bytes, taken_bytes
@@ -205,10 +205,8 @@ def _before(model: str | Path | nn.Module, config: FinetuneConfig, train: ImageS
 def _at_end(start: Start, config: FinetuneConfig, steps: int) -> nn.Module:
     """A copy of the model as the last update finds it: converted, at its last τ."""
     scaled, model = config.scaled(), start.model
-    if config.convert_at is not None:
-        model = convert(model, conversion_at(config, start.size)).model
-    else:
-        model = copy.deepcopy(model)
+    at_end = config.convert_at is not None
+    model = convert(model, conversion_at(config, start.size)).model if at_end else copied(model)
     taus = annealing_schedule(model, scaled, steps).temperatures(scaled.epochs * steps - 1)
     for layer in gpsa_layers(model).values():
         set_temperatures(layer, taus)

@@ -1,6 +1,5 @@
 """Compare several models on one data set: image sizes, corruptions, ImageNet variants."""
 
-import copy
 import gc
 import time
 from collections.abc import Sequence
@@ -39,6 +38,7 @@ from tcnn.evaluation.evaluate import NAMED_UNREADABLE
 from tcnn.evaluation.outcomes import Observer
 from tcnn.evaluation.scores import Evaluation
 from tcnn.models.checks import unwrapped
+from tcnn.models.copying import copied
 from tcnn.models.running import place_of, usable_device
 from tcnn.models.trace import input_settings, input_shape, output_count, parameter_count
 
@@ -185,7 +185,7 @@ def _compare(
 
 def _on(model: nn.Module, device: torch.device) -> nn.Module:
     """The module, or where it is on another device a copy there."""
-    return model if place_of(model) == device else copy.deepcopy(model).to(device)
+    return model if place_of(model) == device else copied(model).to(device)
 
 
 class _Measurement:

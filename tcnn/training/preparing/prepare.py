@@ -1,6 +1,5 @@
 """Prepare the initial model of a run: load it, fit its classifier to the classes, convert it, freeze parts of it."""
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from tcnn.conversion.surgery import convert, unconverted
 from tcnn.data.sources.source import other_classes
 from tcnn.errors import CheckpointError, NothingToConvertError, RequestError, WeightsError, one_line
 from tcnn.models.checks import refuse_computed, refuse_other_dtypes
+from tcnn.models.copying import copied
 from tcnn.models.running import gpsa_layers, place_of, weights_dtype
 from tcnn.models.trace import check_size, input_shape, parameter_count
 from tcnn.training.preparing.converted import conversion_at, refuse_conversion, refuse_convolution
@@ -181,7 +181,7 @@ def teacher_for(
             return open_model(config.teacher)
         return create_source(config.teacher)
     if isinstance(source, nn.Module):
-        return copy.deepcopy(source).eval()
+        return copied(source).eval()
     source, weights = as_source(source, weights)
     if is_checkpoint(source):
         return open_model(str(source))
@@ -194,7 +194,7 @@ def _own(source: str | Path | nn.Module, weights: Path | None) -> tuple[nn.Modul
     """A module, or the network of one's own that was named, and what is known of its weights."""
     if isinstance(source, nn.Module):
         refuse_computed(source, "fine-tune")
-        return copy.deepcopy(source), "unknown"
+        return copied(source), "unknown"
     return create_source(str(source), weights=weights), "unknown" if weights is None else "file"
 
 
