@@ -38,10 +38,20 @@ def _texts(value: Any) -> Iterator[str]:
             waiting.extend(item)
 
 
+_READ = ("job", "checkpoint", "weights", "dataset", "val")
+"""Fields of a request, of its `finetune` and of each of its `against`, that name what the job reads."""
+
+
+def _read(request: Any) -> set[str]:
+    """What of a request the job reads: not what it only waits for, nor any other text that looks like an id."""
+    parts = [request, request.get("finetune"), *(request.get("against") or ())]
+    return {str(part[field]) for part in parts if isinstance(part, dict) for field in _READ if field in part}
+
+
 _ADD = insert(needs).values(job=bindparam("job"), resource=bindparam("resource"))
 _DROP = delete(needs).where(needs.c.job == bindparam("number"))
 # Shared with others that name the same row; a deletion waits.
-_HELD = select(uploads.c.id).where(uploads.c.id == bindparam("resource")).with_for_update(read=True, key_share=True)
+_HELD = select(uploads.c.owner).where(uploads.c.id == bindparam("resource")).with_for_update(read=True, key_share=True)
 # Whoever ends this very job waits, and then finds the one that needs it; or has ended it, and is seen here.
 _SOURCE = select(jobs.c.status, jobs.c.owner).where(jobs.c.id == bindparam("resource")).with_for_update(read=True)
 _WAIT = update(jobs).where(jobs.c.number == bindparam("row")).values(unmet=bindparam("count")).returning(jobs)
@@ -63,18 +73,22 @@ _WAITING = select(jobs.c.number).where(
 def note(connection: Connection, row: Row[Any]) -> Row[Any]:
     """Write down what a job needs that was queued just now; returns its row as it is then.
 
-    Raises `WrongState` if a job that it needs has failed or was cancelled.
+    Raises `WrongState` if a job that it needs has failed or was cancelled, and if something that it needs is gone, or
+    another tenant's: what it reads, and unless it has begun before, what it only waits for. A job that has begun had
+    waited for all of that to succeed, and such a job never ends otherwise.
     """
     unmet = 0
+    required = _read(row.request) | (set() if row.claim else set(row.request.get("depends_on") or ()))
     for resource in named(row.request):
-        if resource.startswith("job_"):
-            source = connection.execute(_SOURCE, {"resource": resource}).one_or_none()
-            status = source.status if source is not None and source.owner == row.owner else Status.SUCCEEDED
-            if status in (Status.FAILED, Status.CANCELLED):
-                raise WrongState(f"{resource}: {ended(status)}, and {row.id} needs it; resume that one first")
-            unmet += status in _WAITED_FOR
-        else:
-            connection.execute(_HELD, {"resource": resource})
+        is_job = resource.startswith("job_")
+        found = connection.execute(_SOURCE if is_job else _HELD, {"resource": resource}).one_or_none()
+        if found is None or found.owner != row.owner:
+            if resource in required:
+                raise WrongState(f"{resource}: is no longer there, and this job needs it; submit one that does not")
+        elif is_job:
+            if found.status in (Status.FAILED, Status.CANCELLED):
+                raise WrongState(f"{resource}: {ended(found.status)}, and {row.id} needs it; resume that one first")
+            unmet += found.status in _WAITED_FOR
         connection.execute(_ADD, {"job": row.number, "resource": resource})
     return connection.execute(_WAIT, {"row": row.number, "count": unmet}).one() if unmet != row.unmet else row
 

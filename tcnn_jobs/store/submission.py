@@ -43,7 +43,8 @@ class Submission(Listing):
         """Submit a job; it is on disk when this returns.
 
         With a key that was used before, the job that it made then; raises `IdempotencyMismatch` if the request was
-        another one, `QuotaExceeded`, and `WrongState` if a job that it needs has failed or was cancelled.
+        another one, `QuotaExceeded`, and `WrongState` if a job that it needs has failed or was cancelled, or if
+        something that it needs was deleted meanwhile.
         """
         identifier = new_id("job")
         with self.writing() as connection:

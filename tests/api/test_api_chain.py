@@ -79,3 +79,21 @@ def test_a_source_that_ends_while_it_is_named_is_told(
     monkeypatch.setattr(service.store, "enqueue", late)
     body = {"job": source, "dataset": upload(), "config": {"val_split": 0.2, "batch_size": 2}}
     assert f"{source}: was cancelled" in refusal(alice.post("/finetune", json=body), 409)["detail"]
+
+
+def test_what_is_needed_and_was_deleted_is_named(
+    alice: TestClient, upload: Callable[..., str], refusal: Refusal
+) -> None:
+    """A job that was to wait for it, and one that was to train on it, stay as they are."""
+    first, data = alice.post("/transform", json={"model": "resnet18"}).json()["id"], upload(images=1000)
+    waits = alice.post("/transform", json={"model": "resnet18", "depends_on": [first]}).json()["id"]
+    body = {"model": "resnet18", "dataset": data, "config": {"batch_size": 2}}
+    trains = alice.post("/finetune", json=body).json()["id"]
+    for job in (first, trains):
+        alice.post(f"/jobs/{job}/cancel")
+    assert alice.get(f"/jobs/{waits}").json()["error"]["code"] == "source_failed"
+    assert alice.delete(f"/jobs/{first}").status_code == alice.delete(f"/datasets/{data}").status_code == 204
+    for job, gone in ((waits, first), (trains, data)):
+        before = alice.get(f"/jobs/{job}").json()
+        assert f"{gone}: is no longer there" in refusal(alice.post(f"/jobs/{job}/resume"), 409, "status")["detail"]
+        assert alice.get(f"/jobs/{job}").json() == before

@@ -15,11 +15,13 @@ from tcnn.files import file_digest
 from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.artifacts.layout import Home
 from tcnn_jobs.artifacts.local import LocalArtifacts
+from tcnn_jobs.database import schema
 from tcnn_jobs.engines.local import LocalEngine
 from tcnn_jobs.housekeeping import janitor
-from tcnn_jobs.model.jobs import Job, Kind, NewJob, Status
+from tcnn_jobs.model.jobs import Job, Kind, NewJob, Status, Upload
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
+from tcnn_jobs.store.needs import named
 from tcnn_jobs.worker.worker import Worker
 
 PRELUDE = """
@@ -83,9 +85,20 @@ class House:
         return [event.data["text"] for event in self.store.events(job.id) if event.kind == "message"]
 
     def submit(self, **options: Any) -> Job:
-        return self.store.enqueue(
-            NewJob(**{"owner": "local", "kind": Kind.TRANSFORM, "request": {"model": "resnet18"}, **options})
-        )
+        """A job. Uploads that it names and that nobody has made are there for as long as it takes to submit it."""
+        new = NewJob(**{"owner": "local", "kind": Kind.TRANSFORM, "request": {"model": "resnet18"}, **options})
+        names = [name for name in named(new.request) if not name.startswith("job_")]
+        missing = sorted({*names} - self.store.known(names))
+        for name in missing:
+            self.store.add_upload(
+                Upload(id=name, owner=new.owner, kind="dataset", name=name, path=name, size=0, sha256="0" * 64)
+            )
+        job = self.store.enqueue(new)
+        if missing:
+            with self.store.writing() as connection:
+                for table, column in ((schema.uploads, "id"), (schema.stored, "resource")):
+                    connection.execute(table.delete().where(table.c[column].in_(missing)))
+        return job
 
     def step_until(self, worker: Worker, reached: Callable[[], Any], seconds: float = 90.0) -> None:
         deadline = time.monotonic() + seconds

@@ -177,7 +177,10 @@ def cancel(job: JobId, request: Request, store: StoreDep, owner: Reach, key: Ide
     responses={200: examples.answer(examples.QUEUED, "The job, queued again."), **problems(409)},
 )
 def resume(job: JobId, request: Request, store: StoreDep, owner: Tenant, key: Idempotency) -> JobView:
-    """Queue a failed or cancelled job again, with all its attempts; training resumes from the last resume point."""
+    """Queue a failed or cancelled job again, with all its attempts; training resumes from the last resume point.
+
+    Refused (409) if something that it needs has been deleted.
+    """
     request.state.job = job
     return JobView.of(store.resume(job, owner, key))
 
