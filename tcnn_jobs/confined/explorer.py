@@ -50,8 +50,13 @@ class Explorer:
         self.views = Views(self.model)
         self.images: OrderedDict[str, Seen] = OrderedDict()
 
-    def open(self, source: io.BytesIO | Path, truth: str | None = None) -> dict[str, Any]:
+    def open(
+        self, source: io.BytesIO | Path, truth: str | None = None, at: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Encode an image: one forward pass, whose queries and keys are cached for the maps that `at` computes.
+
+        With the arguments of `at` the answer has those maps, too, and the image is not kept: who asks so may come to
+        another server the next time.
 
         Raises `RequestError` for what is no image, or for one that the model does not run on.
         """
@@ -71,6 +76,10 @@ class Explorer:
         self.images[identifier] = kept
         while len(self.images) > KEPT:
             self.images.popitem(last=False)
+        attention = None
+        if at is not None:
+            attention = self.at(identifier, **at)
+            del self.images[identifier]
         pixels = seen(batch, self.model)[0]
         return {
             "id": identifier,
@@ -80,6 +89,7 @@ class Explorer:
             "truth": truth and shorten(truth, 200),
             "says": self._says(encoded.output),
             "layers": [self._layer(name, kept) for name, kept in encoded.layers.items()],
+            "attention": attention,
         }
 
     def at(
@@ -178,9 +188,12 @@ def answers(explorer: Explorer, requests: BinaryIO) -> Iterator[tuple[int, Any]]
                 folder = asked.get("folder")
                 if folder:
                     file = picked(Path(folder), asked["number"], asked.get("file"))
-                    yield OK, explorer.open(file, file.parent.name)  # images lie in folders of their classes
+                    yield (
+                        OK,
+                        explorer.open(file, file.parent.name, asked.get("at")),
+                    )  # images lie in folders of their classes
                 else:
-                    yield OK, explorer.open(io.BytesIO(image))
+                    yield OK, explorer.open(io.BytesIO(image), at=asked.get("at"))
             elif asked["do"] == "predict":
                 yield OK, explorer.predict(image, asked["others"], asked["top"])
             else:

@@ -1,6 +1,5 @@
 """What the model of a finished job answers, on its pages and over HTTP: attention maps, and predictions."""
 
-import asyncio
 import base64
 import functools
 import io
@@ -15,6 +14,7 @@ import httpx
 import numpy
 import pytest
 import torch
+from answering import Here, converted_in
 from browsing import LOOKS, Open, client_of, inaccessible, sync_api
 from houses import House
 from PIL import Image
@@ -22,18 +22,13 @@ from serving import Server, hosted
 from tiny_runs import colours
 
 from tcnn.cli.main import main
-from tcnn.config import ConversionConfig
 from tcnn.errors import RequestError
 from tcnn.evaluation.predict import predict
-from tcnn.files import file_digest
 from tcnn.workflows.fold_file import fold_to_file
-from tcnn.workflows.pipeline import convert_to_file, open_source
+from tcnn.workflows.pipeline import open_source
 from tcnn_jobs.client import Client
 from tcnn_jobs.client.refusals import RefusedError
 from tcnn_jobs.confined import explorers
-from tcnn_jobs.confined.explorer import Explorer, answers
-from tcnn_jobs.confined.process import GONE, OK, frame
-from tcnn_jobs.model.jobs import Artifact, Claim, Result
 
 expect = sync_api.expect
 SLOW = 240_000
@@ -50,37 +45,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 @pytest.fixture(scope="module")
 def converted(house: House) -> str:
-    """A job that has converted test_resnet with random weights, as its process does it."""
-    asked = {"model": "test_resnet", "pretrained": False, "stride": "keep", "query_key": "normal"}
-    job = house.submit(request=asked)
-    taken = house.store.claim("worker")
-    assert taken is not None and taken.id == job.id
-    file = house.home.attempt(job.id, taken.claim) / "converted.safetensors"
-    file.parent.mkdir(parents=True)
-    made = convert_to_file("test_resnet", file, ConversionConfig(), pretrained=False)
-    assert made.verification is not None
-    kept = Artifact(name=file.name, path=f"{job.id}/{taken.claim}/{file.name}", size=file.stat().st_size,
-                    sha256=file_digest(file))  # fmt: skip
-    result = Result(checkpoint=kept, files=(kept,), verification=made.verification.model_dump(mode="json"))
-    house.store.finish(Claim(job=job.id, worker="worker", number=taken.claim), result)
-    return job.id
-
-
-class Here(explorers._Child):
-    """In the place of a process, which takes ten seconds to begin, the same answers in a thread; no bounds."""
-
-    explorer: Explorer | None = None
-
-    async def ask(self, asked: dict[str, Any], content: bytes) -> bytes:
-        async with self.lock:
-            return await asyncio.to_thread(self._answer, frame(OK, asked, content))
-
-    def _answer(self, question: bytes) -> bytes:
-        self.explorer = self.explorer or Explorer(str(self.checkpoint))
-        ((status, said),) = answers(self.explorer, io.BytesIO(question))
-        if status == OK:
-            return json.dumps(said).encode()
-        raise (explorers.ImageGone if status == GONE else RequestError)(said["error"])
+    return converted_in(house)
 
 
 @pytest.fixture(scope="module", params=["here", pytest.param("process", marks=pytest.mark.slow)])
@@ -253,6 +218,18 @@ def test_what_the_attention_routes_answer(
     for content, params in ((b"", {}), (b"GIF89a", {}), (b"", {"dataset": "ds_000000000000000000000000"})):
         assert client.post(f"/jobs/{converted}/attention/images", content=content, params=params).status_code == 422
     assert client.get(f"/jobs/{converted}/attention/img_0000000000000000").status_code == 404
+    place = {"y": 0.25, "x": 0.75, "temperature": 2.0}
+    kept = client.post(f"/jobs/{converted}/attention/images", content=file.read_bytes()).json()
+    assert kept["attention"] is None
+    maps = client.get(f"/jobs/{converted}/attention/{kept['id']}", params=place).json()
+    at_once = client.post(
+        f"/jobs/{converted}/attention/images", content=file.read_bytes(), params={"maps": True, **place}
+    )
+    assert at_once.json()["attention"] == maps
+    assert client.get(f"/jobs/{converted}/attention/{at_once.json()['id']}").status_code == 404  # it is not kept
+    other = {"maps": True, "checkpoint": "last"}
+    refused = client.post(f"/jobs/{converted}/attention/images", content=file.read_bytes(), params=other)
+    assert refused.status_code == 422 and "no such checkpoint" in refused.json()["detail"]
     with Client(str(client.base_url)) as own:
         image = own.look(converted, file)["id"]
         own_answer = own.attention(converted, image, 0.2, 0.7, temperature=1.0)

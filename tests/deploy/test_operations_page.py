@@ -1,7 +1,10 @@
 """docs/operations.md names every setting with its default and every metric with its labels, and no other."""
 
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
@@ -109,3 +112,19 @@ def test_links() -> None:
         place, _, anchor = target.partition("#")
         assert (ROOT / "docs" / place).exists(), target
         assert place or anchor in headings, target
+
+
+def test_nginx_understands_its_example(tmp_path: Path) -> None:
+    nginx = shutil.which("nginx")
+    if nginx is None:
+        pytest.skip("NOT TESTED: the example for nginx, for lack of it; apt-get install nginx")
+    (example,) = re.findall(r"```nginx\n(.*?)```", PAGE, re.DOTALL)
+    example = re.sub(r"api([12]):8000", r"127.0.0.\1:8000", example)  # names are looked up
+    temporary = "".join(
+        f"{name}_temp_path {tmp_path};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    file = tmp_path / "nginx.conf"
+    file.write_text(f"pid {tmp_path}/pid; events {{}} http {{ access_log off; {temporary} {example} }}")
+    call = [nginx, "-t", "-c", str(file), "-e", str(tmp_path / "error.log")]
+    done = subprocess.run(call, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -10,6 +10,8 @@ import { testPicture } from "../picture.js";
 import { viewer } from "../viewer.js";
 import { CHECKPOINTS, viewControls } from "./views.js";
 
+const SOON = 60_000; // milliseconds within which a picture that is lost twice was never where it is asked about
+
 function share(said) {
   const value = Number(said ?? 0.5);
   return value >= 0 && value <= 1 ? Math.min(0.9999, value) : 0.5;
@@ -24,9 +26,10 @@ export function show(main, id, query) {
   document.title = "Attention · tcnn";
   const url = `jobs/${id}/attention`;
   const leaving = new AbortController();
-  const state = { send: null, again: null, from: {}, number: Number(query.get("number")) || 0, file: query.get("file") };
+  const state = { send: null, again: null, lost: -Infinity, apart: false, from: {}, number: Number(query.get("number")) || 0, file: query.get("file") };
 
   const heading = h("p", { class: "muted" });
+  const slow = h("p", { class: "hint", role: "status" });
   const problem = h("div");
   const file = h("input", { type: "file", accept: "image/*", id: "attention-file" });
   const sets = h("select", { id: "attention-set" });
@@ -46,16 +49,16 @@ export function show(main, id, query) {
       h("div", { class: "source" }, h("label", { for: "attention-file" }, "Your own picture"), file),
     ],
     changed: keep,
-    failed: (error, again) => (forgotten(error) ? setTimeout(() => open(state.send)) : fail(error, again)),
+    failed: (error, again) => (forgotten(error) ? sendAgain(again) : fail(error, again)),
   });
   main.append(
     h("div", { class: "head" }, h("div", {},
       h("p", { class: "crumb" }, h("a", { href: "#/" }, "Jobs"), " / ", h("a", { href: `#/jobs/${id}` }, h("code", {}, id)), " / attention"),
-      h("h1", {}, "What the heads attend to"), heading)),
+      h("h1", {}, "What the heads attend to"), heading, slow)),
     problem, view.element,
   );
 
-  /** Send a picture; `send` does it again when the server has forgotten it. */
+  /** Send a picture; `send` does it again when the server has forgotten it, and may ask for maps with it. */
   async function open(send) {
     state.send = send;
     problem.replaceChildren();
@@ -66,7 +69,7 @@ export function show(main, id, query) {
       views.offer(found.checkpoints ?? []);
       await view.show(found, async (place) => {
         const { checkpoint, beside } = views.state;
-        const [answer, other] = await Promise.all([maps(found.id, place, checkpoint), beside ? maps(found.id, place, beside) : null]);
+        const [answer, other] = await Promise.all([maps(send, found.id, place, checkpoint), beside ? maps(send, found.id, place, beside) : null]);
         problem.replaceChildren();
         views.draw(found.layers[0].temperature, Boolean(found.layers[0].gate));
         return { ...answer, beside: other, caption: other || checkpoint !== "best" || views.state.tau !== null ? answer.caption : "" };
@@ -79,8 +82,10 @@ export function show(main, id, query) {
   }
 
   /** What one checkpoint attends to from a place. */
-  async function maps(image, [y, x], checkpoint) {
-    const answer = await get(`${url}/${image}?${new URLSearchParams({ y, x, ...views.question(checkpoint) })}`, { signal: leaving.signal });
+  async function maps(send, image, [y, x], checkpoint) {
+    const asked = { y, x, ...views.question(checkpoint) };
+    const answer = state.apart ? (await send({ maps: true, ...asked })).attention
+      : await get(`${url}/${image}?${new URLSearchParams(asked)}`, { signal: leaving.signal });
     return { layers: answer.layers.map(unpacked), says: answer.says, caption: CHECKPOINTS[checkpoint] };
   }
 
@@ -99,7 +104,15 @@ export function show(main, id, query) {
 
   /** Whether the server no longer has the picture. */
   function forgotten(error) {
-    return error instanceof Problem && error.status === 404 && state.send;
+    return error instanceof Problem && error.status === 404 && state.send && !state.apart;
+  }
+
+  /** Send a forgotten picture once more. If that is lost, too, another server is asked than has it: it goes with every question. */
+  function sendAgain(again) {
+    state.apart = performance.now() - state.lost < SOON;
+    state.lost = performance.now();
+    if (state.apart) say(slow, "Every request reaches another server, so the picture is sent with each, and maps take longer. Whoever runs the service can let those of one job reach the same server: see “Many hosts” in docs/operations.md.");
+    setTimeout(state.apart ? again : () => open(state.send));
   }
 
   function fail(error, again) {
@@ -109,18 +122,18 @@ export function show(main, id, query) {
     if (problem.textContent !== said.textContent) problem.replaceChildren(said); // of many places that are asked for one says so
   }
 
-  const send = (path, body) => async () => (await ask(path, { method: "POST", body, headers: body ? { "Content-Type": "application/octet-stream" } : {}, signal: leaving.signal })).json();
+  const send = (query, body) => async (also) => (await ask(`${url}/images?${new URLSearchParams({ ...query, ...also })}`, { method: "POST", body, headers: body ? { "Content-Type": "application/octet-stream" } : {}, signal: leaving.signal })).json();
   const fromSet = async () => {
     another.disabled = !sets.value;
     state.from = sets.value ? { dataset: sets.value, ...(state.file ? { file: state.file } : { number: state.number }) } : { image: "drawn" };
-    if (sets.value) return open(send(`${url}/images?${new URLSearchParams(state.from)}`));
+    if (sets.value) return open(send(state.from));
     const drawn = await testPicture();
-    return open(send(`${url}/images`, drawn));
+    return open(send({}, drawn));
   };
   const ofOwn = (image) => {
     state.from = { image: "given" };
     give(id, image);
-    return open(send(`${url}/images`, image));
+    return open(send({}, image));
   };
   file.addEventListener("change", () => file.files[0] && ofOwn(file.files[0]));
   sets.addEventListener("change", () => ((state.number = 0), (state.file = null), fromSet()));

@@ -54,22 +54,6 @@ class LayerView(BaseModel):
 View = Literal["start", "last"]
 
 
-class ImageView(BaseModel):
-    """An image as the model sees it (resized, cropped, normalised back to pixels), its layers, its top predictions."""
-
-    id: str
-    width: int
-    height: int
-    picture: str = Field(description="The image as a data URL, resized and cropped as for the model.")
-    truth: str | None = Field(default=None, description="True class, if the image is from a data set.")
-    says: list[Said] = Field(description="The model's top predictions.")
-    layers: list[LayerView]
-    checkpoints: list[View] = Field(
-        description="Other checkpoints of the run that can be inspected: `start`, before training, and "
-        "`last`, after the last epoch."
-    )
-
-
 class MapsView(BaseModel):
     """Attention maps of one layer for one query."""
 
@@ -97,6 +81,25 @@ class AttentionView(BaseModel):
     layers: list[MapsView]
 
 
+class ImageView(BaseModel):
+    """An image as the model sees it (resized, cropped, normalised back to pixels), its layers, its top predictions."""
+
+    id: str
+    width: int
+    height: int
+    picture: str = Field(description="The image as a data URL, resized and cropped as for the model.")
+    truth: str | None = Field(default=None, description="True class, if the image is from a data set.")
+    says: list[Said] = Field(description="The model's top predictions.")
+    layers: list[LayerView]
+    checkpoints: list[View] = Field(
+        description="Other checkpoints of the run that can be inspected: `start`, before training, and "
+        "`last`, after the last epoch."
+    )
+    attention: AttentionView | None = Field(
+        default=None, description="The attention of the query that was asked for with the image, if any was."
+    )
+
+
 _LAYER: dict[str, Any] = {
     "name": "layer4.0.conv1", "heads": 1, "kernel": [1, 1], "size": [1, 2], "padding": [0, 0, 0, 0], "queries": [1, 2],
     "first": [0, 0], "stride": [1, 1], "gate": [0.73], "temperature": 1.0,
@@ -104,11 +107,17 @@ _LAYER: dict[str, Any] = {
 _IMAGE = {
     "id": IMAGE, "width": 224, "height": 224, "picture": "data:image/png;base64,iVBORw0KGgo=",
     "truth": "cat", "says": [{"label": "cat", "share": 0.9}], "layers": [_LAYER],
-    "checkpoints": ["start", "last"],
+    "checkpoints": ["start", "last"], "attention": None,
 }  # fmt: skip
 _MAPS = {"name": "layer4.0.conv1", "size": [1, 2], "padding": [0, 0, 0, 0], "query": [0, 0], "gate": [0.73],
          "temperature": 1.0, "centres": [[0.0, 0.4]], "radii": [[0.83, 1.52]]}  # fmt: skip
 _ANSWER = {"says": _IMAGE["says"], "layers": [{**_MAPS, "content": "AAAAPwAAAD8=", "positional": "AACAPwAAAAA="}]}
+
+
+Y = Annotated[float, Query(ge=0, le=1, description="Distance from the top as a fraction of the height.")]
+X = Annotated[float, Query(ge=0, le=1, description="Distance from the left as a fraction of the width.")]
+Which = Annotated[View | None, Query(description="One of `checkpoints`, instead of the job's own checkpoint.")]
+Tau = Annotated[float | None, Query(ge=0.001, le=1000, description="τ of all layers, instead of the trained model's.")]
 
 
 @router.post(
@@ -139,20 +148,34 @@ async def look(
         str | None,
         Query(max_length=1000, description="Path of the image in the data set, including its class: `cat/1.jpg`."),
     ] = None,
+    maps: Annotated[
+        bool,
+        Query(
+            description="Give the attention of a query (`y`, `x`, `checkpoint`, `temperature`) in the same answer, and "
+            "do not keep the image: for clients whose next request another server answers."
+        ),
+    ] = False,
+    y: Y = 0.5,
+    x: X = 0.5,
+    checkpoint: Which = None,
+    temperature: Tau = None,
 ) -> Response:
     """Upload an image and run a job's model on it. The last four images of a model are cached for a few minutes.
 
-    The first image takes seconds, because the model is loaded; queries for it then take milliseconds.
+    The first image takes seconds, because the model is loaded; queries for it then take milliseconds. The server that
+    has received an image is the only one that knows it.
     """
-    _, checkpoint = await parts.pools.storage.run(owner, own_checkpoint, parts, job, owner)
+    _, own = await parts.pools.storage.run(owner, own_checkpoint, parts, job, owner)
+    others = await parts.pools.storage.run(owner, _others, parts, job, owner)
     asked: dict[str, Any] = {"do": "open"}
+    if maps:
+        asked["at"] = _query(others, y, x, checkpoint, temperature)
     if dataset is None:
-        found = await ask_about_body(request, parts, owner, job, checkpoint, asked, ", or name a dataset")
+        found = await ask_about_body(request, parts, owner, job, own, asked, ", or name a dataset")
     else:
         folder = await parts.pools.storage.run(owner, _folder, parts, dataset, owner)
         asked |= {"folder": str(folder), "number": number, "file": file}
-        found = await ask_about("dataset", b"", parts, owner, job, checkpoint, asked)
-    others = await parts.pools.storage.run(owner, _others, parts, job, owner)
+        found = await ask_about("dataset", b"", parts, owner, job, own, asked)
     content = found.rstrip()[:-1] + f', "checkpoints": {json.dumps(list(others))}}}'.encode()
     return Response(content, 201, media_type="application/json")
 
@@ -168,29 +191,28 @@ async def ask(
     parts: ServiceDep,
     owner: Tenant,
     image: Annotated[str, InPath(description="Id of the image.", examples=[IMAGE], max_length=40)],
-    y: Annotated[float, Query(ge=0, le=1, description="Distance from the top as a fraction of the height.")] = 0.5,
-    x: Annotated[float, Query(ge=0, le=1, description="Distance from the left as a fraction of the width.")] = 0.5,
-    checkpoint: Annotated[
-        View | None, Query(description="One of `checkpoints`, instead of the job's own checkpoint.")
-    ] = None,
-    temperature: Annotated[
-        float | None, Query(ge=0.001, le=1000, description="τ of all layers, instead of the trained model's.")
-    ] = None,
+    y: Y = 0.5,
+    x: X = 0.5,
+    checkpoint: Which = None,
+    temperature: Tau = None,
 ) -> Response:
     """Get every head's attention from the query nearest to a point of the image, content and position separately.
 
     The first request for another checkpoint loads it, and one at another temperature runs the model again.
     """
     _, own = await parts.pools.storage.run(owner, own_checkpoint, parts, job, owner)
-    asked: dict[str, Any] = {"do": "at", "image": image, "y": y, "x": x, "temperature": temperature}
-    if checkpoint is not None:
-        others = await parts.pools.storage.run(owner, _others, parts, job, owner)
-        if checkpoint not in others:
-            raise Refused(
-                "checkpoint", f"this job has no such checkpoint; it has {', '.join(others) or 'its own alone'}"
-            )
-        asked["checkpoint"] = others[checkpoint]
+    others = await parts.pools.storage.run(owner, _others, parts, job, owner) if checkpoint is not None else {}
+    asked = {"do": "at", "image": image} | _query(others, y, x, checkpoint, temperature)
     return Response(await parts.explorers.ask(job, own, asked), media_type="application/json")
+
+
+def _query(
+    others: dict[str, str], y: float, x: float, checkpoint: str | None, temperature: float | None
+) -> dict[str, Any]:
+    """What the process is asked about an image; raises `Refused` for a checkpoint that is none of the `others`."""
+    if checkpoint is not None and checkpoint not in others:
+        raise Refused("checkpoint", f"this job has no such checkpoint; it has {', '.join(others) or 'its own alone'}")
+    return {"y": y, "x": x, "checkpoint": checkpoint and others[checkpoint], "temperature": temperature}
 
 
 def _others(parts: Service, job: str, owner: str) -> dict[str, str]:
