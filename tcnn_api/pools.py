@@ -11,11 +11,13 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
+import structlog
 from anyio import CapacityLimiter, to_thread
 
 from tcnn.errors import EnvironmentFailure
 from tcnn_api.errors import TooManyAtOnce
 
+log = structlog.get_logger("tcnn.api")
 T = TypeVar("T")
 
 
@@ -163,6 +165,7 @@ class Pools:
         self.storage = Pool("the store of results", share=8, queue=16, seconds=60.0)
         self.reading = Pool("a download", share=8, queue=None, seconds=90.0)
         self.disk = Pool("an upload", share=4, queue=None, seconds=3600.0)
+        self.removals = Pool("the store of results", share=4, queue=None, seconds=60.0)
         self.probe = Pool("the store of results", share=1, queue=1, seconds=2.0)
         self.uploads = Share("uploads", 8)
         self.downloads = Share("downloads", 32)
@@ -172,3 +175,13 @@ class Pools:
         self.reports = Turns("reports", total=2, queue=8)
         self.looks = Turns("pictures", total=2, queue=32)
         self.pictures = Bytes(pictures, seconds=30.0)
+
+    async def remove(self, tenant: str, call: Callable[..., None], *arguments: Any) -> None:
+        """Remove files whose row is gone: raises nothing. What cannot be removed now is left to the sweep.
+
+        However many wait: none can be refused any more, for asked again it would not be found.
+        """
+        try:
+            await self.removals.run(tenant, call, *arguments)
+        except (EnvironmentFailure, OSError) as error:
+            log.warning("files stay until they are swept", tenant=tenant, reason=str(error))

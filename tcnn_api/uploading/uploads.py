@@ -91,11 +91,11 @@ async def _accept(
 async def forget(parts: Service, identifier: str, kind: str, owner: str) -> None:
     """Delete an upload, its row first: files without a row are swept, a row without files would lie.
 
-    Raises `UploadNotFound`, and `WrongState` while a job that waits or runs needs it.
+    Raises `UploadNotFound`, and `WrongState` while a job that waits or runs needs it; nothing once the row is gone.
     """
     await to_thread.run_sync(parts.store.upload, identifier, kind, owner)
     upload = await to_thread.run_sync(parts.store.remove_upload, identifier, owner)
-    await parts.pools.storage.run(owner, parts.artifacts.remove_upload, upload)
+    await parts.pools.remove(owner, parts.artifacts.remove_upload, upload)
 
 
 def identified(identifier: str, kind: str) -> str:

@@ -1,7 +1,12 @@
 """The life of a job as its owner sees it: lists, cancel, resume, delete, in every state."""
 
+import errno
 import json
+import os
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +15,8 @@ from starlette.testclient import TestClient
 
 from tcnn_api.deps import Service
 from tcnn_api.routes.jobs import report
+from tcnn_jobs.artifacts.bucket import BucketError
+from tcnn_jobs.housekeeping import janitor
 from tcnn_jobs.model.jobs import Beat, Claim, Progress, Status
 from tcnn_jobs.model.operation import WorkerInfo
 
@@ -199,6 +206,62 @@ def test_lists_are_searched_and_sorted(bob: TestClient, make: Make, service: Ser
     refusal(bob.get("/jobs", params={"sort": "-colour"}), 422, "sort")
     refusal(bob.get("/jobs", params={"q": "x" * 201}), 422, "q")
     refusal(bob.get("/jobs", params={"q": "\0"}), 422, "q")
+
+
+def test_what_is_deleted_is_gone_however_many_are_deleted_at_once(
+    alice: TestClient, service: Service, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their files are removed a few at a time, also where that takes long, and nobody is refused half way."""
+    made, begun, go_on = [make(Status.SUCCEEDED).id for _ in range(20)], threading.Semaphore(0), threading.Event()
+    remove = service.artifacts.remove_job
+
+    def slow(job: str) -> None:
+        begun.release()
+        assert go_on.wait(60)
+        remove(job)
+
+    monkeypatch.setattr(service.artifacts, "remove_job", slow)
+    with ThreadPoolExecutor(20) as pool:
+        answers = [pool.submit(alice.delete, f"/jobs/{job}") for job in made]
+        for _ in range(4):
+            assert begun.acquire(timeout=60)
+        while service.pools.removals.held("alice") < 20:
+            assert all(answer.result().status_code == 204 for answer in answers if answer.done())
+            time.sleep(0.01)
+        go_on.set()
+        assert [answer.result(60).status_code for answer in answers] == [204] * 20
+    assert service.store.known(made) == set()
+    assert not any(service.home.job(job).exists() for job in made)
+
+
+@pytest.mark.parametrize("problem", ["slow", "away", "refused"])
+def test_what_is_deleted_is_gone_though_its_files_are_not(
+    alice: TestClient, service: Service, make: Make, upload: Callable[..., str], problem: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The store of results gives no answer, or an error: the sweep finds the files without a row after an hour."""
+    job, data, go_on = make(Status.SUCCEEDED).id, upload(), threading.Event()
+    places = [service.home.job(job), service.home.dataset(data)]
+    places[1].mkdir()
+
+    def fail(what: object) -> None:
+        assert problem != "slow" or go_on.wait(60)
+        if problem == "refused":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        raise BucketError("the store of results: cannot remove it", again=True)
+
+    for name in ("remove_job", "remove_upload"):
+        monkeypatch.setattr(service.artifacts, name, fail)
+    if problem == "slow":
+        monkeypatch.setattr(service.pools.removals, "_seconds", 0.05)
+    for path in (f"/jobs/{job}", f"/datasets/{data}"):
+        assert (alice.delete(path).status_code, alice.get(path).status_code) == (204, 404)
+    go_on.set()
+    assert all(path.exists() for path in places)
+    for path in places:
+        os.utime(path, (0, 0))
+    janitor.sweep_home(service.home, service.store, service.artifacts)
+    assert not any(path.exists() for path in places)
 
 
 def test_a_report_is_made_once_with_the_names_and_pictures_of_its_owner(

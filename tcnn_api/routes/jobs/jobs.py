@@ -189,8 +189,8 @@ def resume(job: JobId, request: Request, store: StoreDep, owner: Tenant, key: Id
 async def delete(job: JobId, parts: ServiceDep, owner: Tenant) -> None:
     """Delete a terminal job with its events, logs and files."""
     await to_thread.run_sync(parts.store.delete, job, owner)
-    # The row first: files without a row are swept by the janitor, a row without files would lie.
-    await parts.pools.storage.run(owner, parts.artifacts.remove_job, job)
+    # The row first: files without a row are swept by the janitor, a row without files would lie. Then nothing fails.
+    await parts.pools.remove(owner, parts.artifacts.remove_job, job)
 
 
 @router.get(
