@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.checkpoints import checkpoint
+from tcnn.config import VerificationConfig
 from tcnn.config.base import ErrorStats
 from tcnn.conversion.carry import copy_with
 from tcnn.conversion.report import ConversionReport, FoldRecord
@@ -103,16 +104,16 @@ def fold_layers(
     return copy_with(model, swaps), notes
 
 
-def compare(expected: Outputs, folded: nn.Module, batch: Tensor) -> tuple[ErrorStats, float]:
-    found = logits(folded, batch)
+def compare(expected: Outputs, folded: nn.Module, batch: Tensor, float64: bool = True) -> tuple[ErrorStats, float]:
+    found = logits(folded, batch, float64)
     return errors(expected, found), top1_agreement(expected, found)
 
 
-def logits(model: nn.Module, batch: Tensor) -> Outputs:
-    """Logits in float64, so that a difference is caused by folding and not by rounding."""
-    dtype = torch.float32 if place_of(model).type == "mps" else torch.float64
+def logits(model: nn.Module, batch: Tensor, float64: bool = True) -> Outputs:
+    """Logits in float64 where the device has it, so that a difference is caused by folding and not by rounding."""
+    dtype = torch.float64 if float64 and place_of(model).type != "mps" else torch.float32
     wide = in_dtype(model, dtype)
-    with evaluating(wide), told_in_one_line(model, batch):
+    with evaluating(wide), told_in_one_line(model, batch, dtype):
         return logits_of(wide, batch, dtype)
 
 
@@ -126,18 +127,18 @@ def pruning_report(
     pruned: nn.Module,
     batch: Tensor,
     images: Tensor | None,
-    seed: int,
+    config: VerificationConfig,
     layers: tuple[FoldedLayer, ...],
     removed: Sequence[PrunedHead],
 ) -> FoldReport:
     """The report of a pruning: what became of every layer, the heads that were removed, and the error on a batch.
 
     Args:
-        images: those of the batch, None where it is noise. seed: of the noise.
+        images: those of the batch, None where it is noise. config: seed of the noise, and precision.
     """
     # The attention runs, never a shortcut through a convolution: that would compare like with like.
     with exact_arithmetic(), use_backend("fused"):
-        error, agreement = compare(logits(model, batch), pruned, batch)
+        error, agreement = compare(logits(model, batch, config.float64), pruned, batch, config.float64)
     return FoldReport(
         complete=all(layer.becomes == "convolution" for layer in layers),
         tolerance=0.0,
@@ -146,7 +147,8 @@ def pruning_report(
         logits=error,
         top1_agreement=agreement,
         images=images_told(batch, images),
-        seed=seed,
+        float64=config.float64,
+        seed=config.seed,
         statistics_randomised=False,
         parameters_before=parameter_count(model),
         parameters_after=parameter_count(pruned),

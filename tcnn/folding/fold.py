@@ -72,7 +72,8 @@ def fold(
         images: (B, C, H, W), normalised as the model expects, on which the error is measured; noise when None.
         randomise: for random weights: make the models look trained while they are compared, as in `tcnn.verify`.
         source: the architecture that was converted, for models that timm does not know.
-        config: size and seed of the noise, and the tolerance of a fold that changes nothing.
+        config: size and seed of the noise, the tolerance of a fold that changes nothing, and whether the error is
+            measured in float64.
 
     Returns: `Folding(model, report)`. When every layer became a convolution again the model is a plain CNN with the
     state dict of its source architecture.
@@ -95,7 +96,7 @@ def fold(
     def error(step: int) -> float:
         progress(f"measuring at tolerance {steps[step]:.1e}")
         candidate = fold_layers(model, kinds_at(heads, steps[step]), heads, convolutions)[0]
-        found[step] = compare(expected, candidate, batch)
+        found[step] = compare(expected, candidate, batch, config.float64)
         return found[step][0].worst
 
     changing = [step for step, tolerance in enumerate(steps) if _folds(kinds_at(heads, tolerance))]
@@ -104,7 +105,7 @@ def fold(
     looks_trained = randomised(model, model, batch, config.seed, enabled=randomise)
     # The T-CNN's attention runs, never a shortcut through a convolution: that would compare like with like.
     with exact_arithmetic(), torch.no_grad(), use_backend("fused"), looks_trained:
-        expected = logits(model, batch)
+        expected = logits(model, batch, config.float64)
         bound = config.tolerance_float32 if max_error is None else max_error
         chosen = largest_within(len(changing), lambda i: error(changing[i]), bound)
     if chosen is None:
@@ -126,6 +127,7 @@ def fold(
         logits=found[step][0],
         top1_agreement=found[step][1],
         images=images_told(batch, images),
+        float64=config.float64,
         seed=config.seed,
         statistics_randomised=randomise,
         parameters_before=parameter_count(model),

@@ -113,7 +113,7 @@ def prune(
         raise nothing_to_prune(far, same, taps, sum(map(len, kinds.values())))
     pruned, notes = fold_layers(merged, kinds, heads, convolutions_of(record, source, layers))
     entries = tuple(entry(name, layers[name], pruned.get_submodule(name), kinds[name], notes) for name in layers)
-    report = pruning_report(model, pruned, batch, images, config.seed, entries, removed)
+    report = pruning_report(model, pruned, batch, images, config, entries, removed)
     return Folding(attach_report(pruned, record, entries, kinds), report)
 
 
@@ -187,7 +187,7 @@ def prune_attentive(
         )
         for name, made in pruned.attention_layers().items()
     )  # fmt: skip
-    return Folding(pruned, pruning_report(model, pruned, batch, images, config.seed, entries, removed))
+    return Folding(pruned, pruning_report(model, pruned, batch, images, config, entries, removed))
 
 
 def _own_map_sizes(model: AttentiveNet, layers: dict[str, SelfAttention2d], image: Tensor) -> dict[str, Pair]:

@@ -68,6 +68,8 @@ class FoldReport(Printed, Record):
     logits: ErrorStats
     top1_agreement: float
     images: str
+    float64: bool = True
+    """Whether the error was measured in float64."""
     seed: int
     statistics_randomised: bool
     parameters_before: int
@@ -97,7 +99,7 @@ class FoldReport(Printed, Record):
         return [
             *lines,
             f"relative error of the logits {self.logits.worst:.1e}{allowed} "
-            f"(top-1 agreement {self.top1_agreement:.0%}, {self.images})",
+            f"(top-1 agreement {self.top1_agreement:.0%}, {self.images}{'' if self.float64 else ', in float32'})",
             f"parameters: {scale(self.parameters_before)} → {scale(self.parameters_after)}",
         ]
 

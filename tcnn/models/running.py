@@ -1,9 +1,10 @@
 """Run models whose outputs are compared: in one dtype, at one temperature τ, with hooks on layers; say why one does not
 run."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from tcnn.layers.gpsa import GPSA2d
 from tcnn.models.copying import copied, memo_of
 from tcnn.models.outputs import Outputs, flat, joined
 
+Result = TypeVar("Result")
 REFUSALS = (RuntimeError, AssertionError, ValueError, IndexError, RequestError)
 """What is raised on a size that is not taken.
 
@@ -22,6 +24,8 @@ beyond a table of positions; timm asserts the size of its patches; `EmptyMapErro
 """
 OTHERS = (NotImplementedError, RecursionError, torch.OutOfMemoryError)
 """Kinds of RuntimeError that have nothing to do with shapes."""
+OF_FLOAT64 = re.compile("double|float64", re.IGNORECASE)
+"""What PyTorch's errors of numbers that are not of one precision name, in many wordings, where one is float64."""
 COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 """Complex numbers of a precision."""
 
@@ -123,6 +127,14 @@ def first_of(args: Sequence[Any], named: Mapping[str, Any]) -> Any:
     return next(iter((*args, *named.values())), None)
 
 
+def where_it_runs(call: Callable[[bool], Result]) -> Result:
+    """`call(float64)` with True, or where a model does not run in that, with False."""
+    try:
+        return call(True)
+    except NotInFloat64:
+        return call(False)
+
+
 @contextmanager
 def watch_layers(
     model: nn.Module, names: Iterable[str], call: Callable[[str, nn.Module, Tensor, Tensor], None]
@@ -165,12 +177,25 @@ def failure(model: nn.Module, shape: Sequence[int], error: Exception, advice: st
     )
 
 
+class NotInFloat64(RequestError):
+    """A model does not run in float64: its forward pass makes numbers of another precision, as `.float()` does."""
+
+
 @contextmanager
-def told_in_one_line(model: nn.Module, batch: Tensor) -> Iterator[None]:
-    """Context in which an error of a model on a batch (B, C, H, W) is raised as `failure` tells it."""
+def told_in_one_line(model: nn.Module, batch: Tensor, dtype: torch.dtype | None = None) -> Iterator[None]:
+    """Context in which an error of a model on a batch (B, C, H, W) is raised as `failure` tells it.
+
+    Args:
+        dtype: in which the model is run, if it is not its own. Raises `NotInFloat64` where that is the cause.
+    """
     try:
         yield
     except TcnnError:
         raise
     except Exception as error:
+        if dtype == torch.float64 and isinstance(error, RuntimeError) and OF_FLOAT64.search(str(error)):
+            raise NotInFloat64(
+                f"{type(model).__name__} does not run in float64 ({shorten(one_line(error), 160)}), since its forward "
+                "pass makes numbers of another precision; give float64=False to compare in float32 only"
+            ) from error
         raise failure(model, batch.shape[1:], error, "give a size, or images, that it takes") from error

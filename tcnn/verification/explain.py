@@ -64,7 +64,11 @@ class _Seen:
 
 
 def explain(
-    reference: nn.Module, candidate: nn.Module, images: Tensor, tolerances: dict[torch.dtype, float] | None = None
+    reference: nn.Module,
+    candidate: nn.Module,
+    images: Tensor,
+    tolerances: dict[torch.dtype, float] | None = None,
+    float64: bool = True,
 ) -> Explanation:
     """Explain how a model differs from another of the same architecture, or from the CNN that it was converted from.
 
@@ -76,6 +80,7 @@ def explain(
         images: (B, C, H, W), as both models expect them.
         tolerances: largest relative error by dtype; default 1e-5 and 1e-10. Where the second model holds standardised
             filters rounded to its dtype, that of float32 applies in float64, too.
+        float64: also compare in float64, in which a model with `.float()` in its forward pass does not run.
 
     Neither model is changed. Raises `RequestError` for models without a common layer, or whose outputs have different
     shapes.
@@ -88,6 +93,8 @@ def explain(
     bounds = {**TOLERANCES, **_checked(tolerances)}
     if filters_are_rounded(reference, candidate):
         bounds[torch.float64] = max(bounds[torch.float64], bounds[torch.float32])
+    if not float64:
+        del bounds[torch.float64]
     names = _leaves(reference) & _leaves(candidate)
     if not names:
         raise RequestError("explain: the models have no layer of one name; are they of one architecture?")
@@ -189,7 +196,7 @@ def _run(
         own = in_dtype(model, dtype)
         watched = _Seen(own, names)
         try:
-            with evaluating(own), told_in_one_line(model, images):
+            with evaluating(own), told_in_one_line(model, images, dtype):
                 # All images at once, as hooks see one call of a layer.
                 outputs.append(flat(own(images.to(device=place_of(own), dtype=dtype)), len(images)))
         finally:

@@ -113,13 +113,13 @@ class VerificationReport(Printed, Record):
         for drift in filter(None, (self.drift, self.written)):
             share = f"{drift.logits.relative:.1%} of the logits' norm"
             yield f"drift at τ = {drift.range}: {drift.note or share}"
-        if self.blind not in (None, self.passes[0].note):
+        if self.blind not in (None, EMPTY):  # which is a note already
             yield f"  {self.blind}"
 
     @property
     def blind(self) -> str | None:
         """Why the logits could not have shown an error, or None: they are the same whatever the layers compute."""
-        if self.passes[0].note == EMPTY:
+        if EMPTY in (self.passes[0].note or ""):
             return EMPTY
         if self.drift.logits.max_abs == 0:
             return "the converted layers do not reach the logits: their weights, or a scale behind them, are zero"

@@ -28,6 +28,7 @@ from tcnn.models.outputs import Outputs, errors, is_empty, other_shapes, top1_ag
 from tcnn.models.precision import exact_arithmetic, filters_are_rounded
 from tcnn.models.randomise import layer_noise, noise_images, randomised
 from tcnn.models.running import (
+    NotInFloat64,
     at_temperature,
     in_dtype,
     logits_of,
@@ -73,7 +74,8 @@ def verify(
     changed. Relative errors are in L2 and against the largest value; the larger of the two must be within tolerance.
 
     Raises: `RequestError` for a source that does not fit, a model without values (on the meta device), images that
-    are not finite, or a layer whose temperature is not a number above 0.
+    are not finite, a model that does not run in float64 (unless ``float64=False``), or a layer whose temperature is
+    not a number above 0.
     """
     config = build(VerificationConfig, options, config)
     source, converted = unwrapped(source), unwrapped(converted)
@@ -127,6 +129,20 @@ def verify(
     )
 
 
+def verify_where_it_runs(
+    source: nn.Module, converted: nn.Module, config: VerificationConfig, images: Tensor | None = None, **options: Any
+) -> VerificationReport:
+    """`verify`, in float32 only where a model does not run in float64; a note of the report then says so."""
+    try:
+        return verify(source, converted, config, images, **options)
+    except NotInFloat64 as error:
+        report = verify(source, converted, config.model_copy(update={"float64": False}), images, **options)
+        single, *_ = report.passes
+        reason = f"not compared in float64: {str(error).rpartition(';')[0]}"
+        note = reason if single.note is None else f"{single.note}; {reason}"
+        return report.model_copy(update={"passes": (single.model_copy(update={"note": note}),)})
+
+
 def _compare(
     source: nn.Module, converted: nn.Module, batch: Tensor, dtype: torch.dtype, config: VerificationConfig
 ) -> tuple[DtypePass, Outputs]:
@@ -146,19 +162,23 @@ def _compare(
         shapes.extend(_shapes(f"what {name} makes of the same input", y, found))
 
     reference = in_dtype(source, dtype)
-    with evaluating(reference), told_in_one_line(source, batch), watch_layers(reference, replaced, try_layer):
+    with evaluating(reference), told_in_one_line(source, batch, dtype), watch_layers(reference, replaced, try_layer):
         expected = logits_of(reference, batch, dtype)
     del reference
     candidate = in_dtype(converted, dtype)
-    with evaluating(candidate), told_in_one_line(converted, batch):
+    with evaluating(candidate), told_in_one_line(converted, batch, dtype):
         found = logits_of(candidate, batch, dtype)
+    returned = expected.dtype if isinstance(expected, Tensor) else expected[0].dtype
+    narrow = dtype == torch.float64 and returned == torch.float32
     rounded = dtype == torch.float64 and filters_are_rounded(source, converted)
-    tight = dtype == torch.float64 and not rounded
+    tight = dtype == torch.float64 and not (rounded or narrow)
     tolerance = config.tolerance_float64 if tight else config.tolerance_float32
     logits = errors(expected, found)
     found_errors = [logits.worst, *(layer.worst for layer in layers.values())]
     shapes[:0] = _shapes("the outputs", expected, found)
     note = "standardised filters are stored rounded to float32, so its tolerance applies" if rounded else None
+    if narrow:
+        note = "the model returns float32, so its tolerance applies"
     if is_empty(expected):
         note = EMPTY
     if shapes:

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from tcnn.checkpoints import checkpoint
 from tcnn.checkpoints.opening import open_checkpoint
+from tcnn.config import VerificationConfig
 from tcnn.errors import OutputError, VerificationError
 from tcnn.files import check_file, file_digest
 from tcnn.folding.fold import Progress, fold
 from tcnn.folding.prune import prune
 from tcnn.folding.report import FoldResult, PruningAccuracy, Speed
-from tcnn.models.running import place_of, usable_device, weights_dtype
+from tcnn.models.running import place_of, usable_device, weights_dtype, where_it_runs
 from tcnn.models.trace import evaluating, input_shape
 from tcnn.workflows.pipeline import is_directory
 from tcnn.workflows.recheck import load_images
@@ -63,9 +64,13 @@ def fold_to_file(
     trained = "training" in content.metadata or content.section("weights") in ("pretrained", "file")
     if pruning:
         progress("pruning")
-        folded, report = prune(model, far, images=batch)
+        folded, report = where_it_runs(lambda wide: prune(model, far, images=batch, config=_precision(wide)))
     else:
-        folded, report = fold(model, max_error, batch, randomise=not trained, progress=progress)
+        folded, report = where_it_runs(
+            lambda wide: fold(
+                model, max_error, batch, randomise=not trained, config=_precision(wide), progress=progress
+            )
+        )
     measured = None
     if accuracy is not None:
         progress("measuring the accuracy")
@@ -99,6 +104,10 @@ def fold_to_file(
         speed=speed,
         accuracy=measured,
     )
+
+
+def _precision(float64: bool) -> VerificationConfig:
+    return VerificationConfig(float64=float64)
 
 
 def check_fold_output(output: Path, force: bool = False) -> None:

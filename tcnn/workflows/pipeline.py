@@ -20,7 +20,7 @@ from tcnn.errors import OutputError, RequestError, VerificationError
 from tcnn.files import check_file, check_output, file_digest
 from tcnn.models.running import usable_device
 from tcnn.verification.report import VerificationReport
-from tcnn.verification.verify import verify
+from tcnn.verification.verify import verify, verify_where_it_runs
 from tcnn.zoo.catalogue import cnn_of, is_converted, is_weights_file
 from tcnn.zoo.own_network import network_name
 from tcnn.zoo.sources import Say, create_source, create_structure
@@ -120,7 +120,7 @@ def convert_to_file(
     random = origin.weights == "random"
     batch = None if images is None else images(model)
     batch = None if batch is None else batch.to(place)
-    verdict = verify(
+    verdict = verify_where_it_runs(
         reference, model, settings, batch, randomise=random, progress=lambda step: progress(f"verifying {step}")
     )
     raise_if_failed(verdict, name)

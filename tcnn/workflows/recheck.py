@@ -19,12 +19,12 @@ from tcnn.data.sources.folder import select_files
 from tcnn.data.transforms import evaluation_transform, load_image
 from tcnn.errors import RequestError
 from tcnn.models.randomise import noise_images, randomised
-from tcnn.models.running import usable_device
+from tcnn.models.running import usable_device, where_it_runs
 from tcnn.models.trace import input_settings
 from tcnn.verification.explain import explain
 from tcnn.verification.explanation import Explanation
 from tcnn.verification.report import VerificationReport
-from tcnn.verification.verify import verify
+from tcnn.verification.verify import verify_where_it_runs
 from tcnn.workflows.pipeline import Progress, Source, open_source
 from tcnn.zoo.catalogue import is_converted, is_weights_file
 from tcnn.zoo.own_network import network_name
@@ -60,8 +60,8 @@ def recheck(
 
 
 def compare(pair: Pair, settings: VerificationConfig, progress: Progress = lambda step: None) -> VerificationReport:
-    """Compare a converted model with its source."""
-    return verify(
+    """Compare a converted model with its source; in float32 only where one of them does not run in float64."""
+    return verify_where_it_runs(
         pair.reference, pair.model, settings, pair.images, randomise=pair.random,
         progress=lambda step: progress(f"verifying {step}"),
     )  # fmt: skip
@@ -199,10 +199,8 @@ def explained(pair: Pair, settings: VerificationConfig) -> Explanation:
     """Why the two differ, on the pair's images or on noise."""
     batch = noise_images(pair.model, settings) if pair.images is None else pair.images
     bounds = {torch.float32: settings.tolerance_float32, torch.float64: settings.tolerance_float64}
-    if not pair.random:
-        return explain(pair.reference, pair.model, batch, bounds)
-    with torch.no_grad(), randomised(pair.reference, pair.model, batch, settings.seed):
-        return explain(pair.reference, pair.model, batch, bounds)
+    with torch.no_grad(), randomised(pair.reference, pair.model, batch, settings.seed, enabled=pair.random):
+        return where_it_runs(lambda float64: explain(pair.reference, pair.model, batch, bounds, float64))
 
 
 def load_images(directory: Path, model: nn.Module, limit: int = 32) -> Tensor:

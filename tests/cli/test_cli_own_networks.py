@@ -52,6 +52,21 @@ def test_it_is_folded_and_exported(tcnn: Run, tmp_path: Path) -> None:
     assert tcnn("export", "t.safetensors", "t.pt2", *OWN, "--fixed", "--json").json["checks"][0]["shape"][-1] == 32
 
 
+def test_one_that_does_not_run_in_float64_is_compared_in_float32(tcnn: Run) -> None:
+    """With a note; the options of the commands have no precision."""
+    own = ("--module", "tiny_runs:Linear32")
+    made = tcnn("convert", "t.safetensors", *own, "--size", 32, "--json")
+    assert made.code == 0, made
+    note = "not compared in float64: Linear32 does not run in float64 (mat1 and mat2 must have the same dtype, but got "
+    for report in (made.json["verification"], tcnn("verify", "t.safetensors", *own, "--json").json):
+        assert [one["dtype"] for one in report["passes"]] == ["float32"] and report["passes"][0]["note"].startswith(
+            note
+        )
+    assert note in tcnn("verify", "t.safetensors", *own, "--explain", "e.html").out
+    folded = tcnn("fold", "t.safetensors", "cnn.safetensors", *own, "--json").json["fold"]
+    assert folded["complete"] and not folded["float64"]
+
+
 def test_pictures_are_of_the_models_own_size(tmp_path: Path) -> None:
     """They were of 224×224, 49 times as many pixels, whatever the model was converted at."""
     model = library.convert(tiny_runs.TwoConvs(), input_size=(32, 48)).model

@@ -75,6 +75,13 @@ class TwoConvs(nn.Module):
         return self.head(self.last(self.stem(x).relu()).mean((2, 3)))
 
 
+class Linear32(TwoConvs):
+    """Logits in float32, under autocast as well, from features in float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.last(self.stem(x).relu()).mean((2, 3)).float())
+
+
 class Normed(TwoConvs):
     """With batch normalisation before the layer that is converted, and stochastic depth."""
 

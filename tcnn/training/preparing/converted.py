@@ -7,14 +7,14 @@ import torch
 from torch import nn
 
 from tcnn.checkpoints import checkpoint
-from tcnn.config import ConversionConfig, FinetuneConfig, is_presets_conversion
+from tcnn.config import ConversionConfig, FinetuneConfig, VerificationConfig, is_presets_conversion
 from tcnn.conversion.surgery import without_stride
 from tcnn.errors import RequestError, VerificationError
 from tcnn.layers.functional import in_hard_limit
 from tcnn.models.running import gpsa_layers, place_of
 from tcnn.training.runs.callbacks import Progress, Report
 from tcnn.verification.report import VerificationReport
-from tcnn.verification.verify import verify
+from tcnn.verification.verify import verify_where_it_runs
 
 FILE = "converted.safetensors"
 """In the run's directory: the model before its first step, with its verification."""
@@ -80,9 +80,9 @@ class Check:
         for each in (reference, model):
             each.to(self.device)
         try:
-            self.verdict = verify(
-                reference, model, input_size=size, randomise=self.random,
-                float64=self.device.type != "mps",  # which has no such numbers
+            wide = self.device.type != "mps"  # which has no such numbers
+            self.verdict = verify_where_it_runs(
+                reference, model, VerificationConfig(input_size=size, float64=wide), randomise=self.random,
                 progress=lambda step: self.report(_step(step)),
             )  # fmt: skip
         finally:
