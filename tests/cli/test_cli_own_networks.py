@@ -52,6 +52,13 @@ def test_it_is_folded_and_exported(tcnn: Run, tmp_path: Path) -> None:
     assert tcnn("export", "t.safetensors", "t.pt2", *OWN, "--fixed", "--json").json["checks"][0]["shape"][-1] == 32
 
 
+def test_its_name_is_printed_as_it_is(tcnn: Run, tmp_path: Path) -> None:
+    """`:End:` was a picture of an arrow."""
+    (tmp_path / "nets_of_mine.py").write_text("from tiny_runs import TwoConvs as End\n", encoding="utf-8")
+    done = tcnn("convert", "t.safetensors", "--module", "nets_of_mine:End", "--size", 32)
+    assert done.out.startswith("nets_of_mine:End: stage"), done
+
+
 def test_one_that_does_not_run_in_float64_is_compared_in_float32(tcnn: Run) -> None:
     """With a note; the options of the commands have no precision."""
     own = ("--module", "tiny_runs:Linear32")

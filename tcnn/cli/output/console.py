@@ -39,8 +39,8 @@ def stdout() -> "Console":
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # `main` knows what to do; rich would leave with 1
 
-    console = Results(highlight=False)
-    return console if console.is_terminal else Results(highlight=False, width=PIPED)
+    console = Results(highlight=False, emoji=False)  # of a name such as nets:end
+    return console if console.is_terminal else Results(highlight=False, emoji=False, width=PIPED)
 
 
 def note(text: str) -> None:
