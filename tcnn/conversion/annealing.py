@@ -1,10 +1,20 @@
-"""The temperature schedule of any training loop: a hook raises τ from its value at conversion to 1, or another end."""
+"""The temperature schedule of any training loop: hooks raise τ from its value at conversion to 1, or another end.
+
+τ must not move within a training step. Two forward passes may share a backward pass (two views of an image, a pair, a
+loss summed over batches), and what gradient checkpointing computes anew must be what was computed first. So a forward
+pass begins a step only if no earlier one still waits for its backward pass, and none that runs within a backward pass
+does.
+"""
 
 import math
+from collections.abc import Callable, Iterator
+from numbers import Integral, Real
 from typing import Any
+from weakref import WeakSet
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from tcnn.errors import RequestError, shorten
 from tcnn.layers.base import TEMPERATURES, AttentionLayer
@@ -28,7 +38,8 @@ def position(tau: float, start: float, annealing: int, end: float = 1.0) -> int:
 def anneal(model: nn.Module, steps: int, end: float = 1.0) -> None:
     """Make a converted model raise its own τ, evenly in log τ, over this many steps of any training loop.
 
-    A step is a forward pass in training mode with gradients. How far it has come is read off τ itself, which is part of
+    A step is a forward pass in training mode with gradients; those that share one backward pass are one step, and a
+    pass that gradient checkpointing repeats is none. How far it has come is read off τ itself, which is part of
     the state: a state dict has no more entries than without, and training resumes where it was. A second call takes the
     place of the first. `timm.create_model("t_…", anneal_steps=N, anneal_end=τ)` does the same.
 
@@ -41,29 +52,39 @@ def anneal(model: nn.Module, steps: int, end: float = 1.0) -> None:
     τ = `end` or above.
     """
     model = unwrapped(model)
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+    count: Any = steps  # as NumPy has numbers, too, which a type checker does not take for any
+    limit: Any = end
+    if isinstance(count, bool) or not (isinstance(count, Integral) and int(count) >= 1):
         raise RequestError(f"anneal: expected a number of training steps, at least 1, got {steps!r}")
     report: Any = getattr(model, "conversion_report", None)
     if report is None:
         raise RequestError(f"anneal: {type(model).__name__} was not converted by tcnn; call tcnn.convert first")
     start: float = report.config.temperature
-    if not (isinstance(end, int | float) and 0 < end < math.inf):
+    if not (isinstance(limit, Real) and 0 < float(limit) < math.inf):
         raise RequestError(f"anneal: expected an end above 0, got {shorten(repr(end), 60)}")
     refuse_inference_tensors(model, "anneal")
     if start >= end:
         raise RequestError(f"anneal: expected an end above the {start:.3g} at which the model starts, got {end:g}")
     release(model)
-    annealing = Annealing(start, steps, end)
+    annealing = Annealing(start, int(steps), float(end))
     model.register_forward_pre_hook(annealing)
+    model.register_forward_hook(annealing.passed)
     model.register_load_state_dict_post_hook(annealing.look_again)
 
 
 def release(model: nn.Module) -> bool:
-    """Remove the hook of `anneal`, for a loop that sets τ itself; returns whether there was one."""
-    hooks = [key for key, hook in model._forward_pre_hooks.items() if isinstance(hook, Annealing)]
-    for key in hooks:
-        del model._forward_pre_hooks[key]
-    return bool(hooks)
+    """Remove the hooks of `anneal`, for a loop that sets τ itself; returns whether there were any."""
+    found = False
+    for hooks in (model._forward_pre_hooks, model._forward_hooks):
+        own = [key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", hook), Annealing)]
+        for key in own:
+            del hooks[key]
+        found |= bool(own)
+    return found
+
+
+class Awaited:
+    """A forward pass whose outputs wait for their backward pass; they hold the only reference to it."""
 
 
 class Annealing:
@@ -77,15 +98,60 @@ class Annealing:
         self.start, self.steps, self.end = start, steps, end
         self.done: int | None = None
         """Steps so far; None until τ was read."""
+        self.counted = False
+        """Whether the last pass had gradients, so that one that repeats it is of a step that was counted."""
+        self.due = False
+        """Whether a step was trained that was not counted: the first pass of reentrant checkpointing has no gradients,
+        and is told from an evaluation only when it is repeated. It is counted before the next pass."""
+        self.awaited: WeakSet[Awaited] = WeakSet()
+        """The passes of the current step whose backward pass is still to come."""
+        self.version = 0
+        """How often the parameters had been written when the step began."""
 
     def __call__(self, model: nn.Module, args: Any) -> None:
-        if model.training and torch.is_grad_enabled():
-            self._advance(model)
+        if model.training and self.done != self.steps:
+            self._begin(model)
+
+    def passed(self, model: nn.Module, args: Any, output: Any) -> None:
+        """The forward hook: from now on a backward pass is awaited."""
+        if model.training and self.done != self.steps and torch.is_grad_enabled():
+            self._await(output)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # the count would be compiled in, anew at every step
-    def _advance(self, model: nn.Module) -> None:
-        if self.done == self.steps:
+    def _begin(self, model: nn.Module) -> None:
+        """Before a forward pass in training mode: begin a step, if it is the first of one."""
+        graded = torch.is_grad_enabled()
+        if torch._C._current_graph_task_id() != -1:  # a backward pass is under way, which repeats a forward pass
+            self.due |= graded and not self.counted
             return
+        self.counted = graded
+        version = sum(parameter._version for parameter in model.parameters())
+        if self.due or (graded and not (self.awaited and version == self.version)):
+            self.due, self.version = False, version
+            self.awaited.clear()
+            self._advance(model)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _await(self, output: Any) -> None:
+        if torch._C._current_graph_task_id() != -1:
+            return
+        nodes = {node for leaf in _tensors(output) if (node := leaf.grad_fn) is not None}
+        if nodes:
+            awaited = Awaited()
+            self.awaited.add(awaited)
+            arrived = self._arrival(awaited)
+            for node in nodes:
+                node.register_prehook(arrived)
+
+    def _arrival(self, awaited: Awaited) -> Callable[..., None]:
+        """The hook of the outputs' graph. It alone keeps `awaited`, which is gone with a graph that is thrown away."""
+
+        def arrived(*_: Any, awaited: Awaited = awaited) -> None:
+            self.awaited.clear()  # of two passes the loss may use one
+
+        return arrived
+
+    def _advance(self, model: nn.Module) -> None:
         layers = [layer for layer in model.modules() if isinstance(layer, AttentionLayer)]
         taus = [getattr(layer, name) for layer in layers if layer.gating_param is not None for name in TEMPERATURES]
         if self.done is None:
@@ -98,3 +164,19 @@ class Annealing:
     def look_again(self, model: nn.Module, keys: Any) -> None:
         """Read τ anew after a state dict was loaded."""
         self.done = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the passes under way, which are of this model and not of its copy."""
+        return {key: value for key, value in vars(self).items() if key != "awaited"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, awaited=WeakSet())
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    """The tensors of a model's output, whatever it is made of; those of a container that PyTorch does not know, too."""
+    for leaf in tree_leaves(output):
+        if isinstance(leaf, Tensor):
+            yield leaf
+        elif hasattr(leaf, "__dict__"):  # a dataclass, as `transformers` has it
+            yield from (one for one in tree_leaves(vars(leaf)) if isinstance(one, Tensor))

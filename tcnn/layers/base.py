@@ -92,10 +92,17 @@ class AttentionLayer(ConvolutionShaped):
 
     @property
     def tensors(self) -> Parameters:
-        """The current parameters of the attention as a `Parameters` tuple."""
+        """The current parameters of the attention as a `Parameters` tuple.
+
+        In training its temperatures are copies: autograd keeps what a backward pass needs, and finds out if that was
+        written meanwhile, as a schedule writes the buffers between two forward passes that share a backward pass.
+        """
+        taus = self.gate_temperature, self.position_temperature
+        if self.training and torch.is_grad_enabled() and taus[0] is not None:
+            taus = taus[0].clone(), taus[1].clone()
         return Parameters(
             self.query, self.key, self.value, self.proj, self.bias, self.gating_param, self.positional_term,
-            self.gate_temperature, self.position_temperature, self.heads, self.groups,
+            *taus, self.heads, self.groups,
         )  # fmt: skip
 
     @property

@@ -1,0 +1,176 @@
+"""`tcnn.anneal` in loops with several forward passes a step, or with gradient checkpointing: one τ a step."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+
+import tcnn
+from tcnn.conversion.annealing import Annealing, temperature
+from tcnn.errors import RequestError
+
+START = 1 / 46
+COUNT = 6
+
+
+def backbone(count: int = COUNT) -> nn.Module:
+    torch.manual_seed(0)
+    cnn = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 8, 3, stride=2, padding=1), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    )  # fmt: skip
+    model = tcnn.convert(cnn.double(), input_size=8).model.train()
+    tcnn.anneal(model, count)
+    return model
+
+
+def tau(model: nn.Module) -> float:
+    (layer,) = (module for module in model.modules() if isinstance(module, tcnn.GPSA2d))
+    return float(layer.position_temperature)
+
+
+def images() -> Tensor:
+    return torch.randn(2, 3, 8, 8, dtype=torch.float64)
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return found
+
+
+def of_a_fixed_tau(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> dict[str, Tensor]:
+    """The gradients of a loss at the model's current τ, without annealing or checkpoints."""
+    twin = copy.deepcopy(model)
+    twin._forward_pre_hooks.clear()
+    twin._forward_hooks.clear()
+    twin.zero_grad()
+    loss(twin).backward()
+    return gradients(twin)
+
+
+def rising(steps: int) -> Any:
+    return pytest.approx([temperature(min(n, COUNT - 1), START, COUNT) for n in range(steps)], rel=1e-6)
+
+
+LOSSES: dict[str, Callable[[nn.Module, Tensor, Tensor], Tensor]] = {
+    "two views": lambda model, a, b: (model(a) - model(b)).square().sum(),
+    "summed losses": lambda model, a, b: model(a).square().sum() + model(b).sin().sum(),
+    "one of two": lambda model, a, b: [model(a), model(b)][1].square().sum(),
+}
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_passes_that_share_a_backward_pass_are_one_step_at_one_tau(kind: str) -> None:
+    model, found = backbone(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for _ in range(COUNT + 2):
+        a, b = images(), images()
+        LOSSES[kind](model, a, b).backward()
+        found.append(tau(model))
+        expected = of_a_fixed_tau(model, lambda twin, a=a, b=b: LOSSES[kind](twin, a, b))  # type: ignore[misc]
+        torch.testing.assert_close({n: p.grad for n, p in model.named_parameters() if p.grad is not None}, expected)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert found == rising(COUNT + 2)
+
+
+@pytest.mark.parametrize("way", ["reentrant", "not reentrant", "to the end"])
+@pytest.mark.parametrize("views", [1, 2])
+def test_a_checkpoint_computes_the_same_function_again_and_counts_once(way: str, views: int) -> None:
+    model, found = backbone(), []
+    for _ in range(COUNT + 2):
+        given = [images().requires_grad_() for _ in range(views)]
+        with set_checkpoint_early_stop(way != "to the end"):
+            outputs = [checkpoint(model, one, use_reentrant=way == "reentrant") for one in given]
+            seen = tau(model)
+            torch.stack(outputs).prod(0).sum().backward()
+        assert tau(model) == seen
+        found.append(seen)
+        expected = of_a_fixed_tau(model, lambda twin: torch.stack([twin(one) for one in given]).prod(0).sum())  # noqa: B023
+        torch.testing.assert_close(gradients(model), expected)
+    if way == "reentrant":  # its first pass has no gradients, so that a step is known for one when it is over
+        assert found[0] == pytest.approx(START)
+        assert found[1:] == rising(COUNT + 1)
+    else:
+        assert found == rising(COUNT + 2)
+
+
+def test_tau_may_rise_while_a_graph_is_kept() -> None:
+    """A gradient penalty, or a graph kept for a second backward pass, which is of the τ of its forward pass."""
+    model = backbone(3)
+    for _ in range(2):
+        model(images()).sum().backward()
+    a = images().requires_grad_()
+    output = model(a)
+    (slope,) = torch.autograd.grad(output.sum(), a, create_graph=True)
+    expected = of_a_fixed_tau(model, lambda twin: twin(a).square().sum())
+    model.zero_grad()
+    again = backbone(100)
+    again.load_state_dict(model.state_dict())
+    for _ in range(2):
+        kept = again(a)
+        kept.sum().backward(retain_graph=True)
+    before = tau(again)
+    again(images()).sum().backward()
+    assert tau(again) >= before
+    slope.square().sum().backward(retain_graph=True)
+    model.zero_grad()
+    output.square().sum().backward()
+    torch.testing.assert_close(gradients(model), expected)
+
+
+def test_a_graph_that_is_thrown_away_is_not_waited_for() -> None:
+    model, found = backbone(), []
+    for _ in range(COUNT):
+        model(images())
+        found.append(tau(model))
+    assert found == rising(COUNT)
+
+
+def test_an_output_that_no_loss_uses_does_not_stop_it() -> None:
+    """The loss is of what a hook has seen, and the output lives on until the next replaces it."""
+    model, found, seen = backbone(), [], []
+    model[2].register_forward_hook(lambda module, args, output: seen.append(output))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for _ in range(COUNT):
+        unused = model(images())
+        seen.pop().square().mean().backward()
+        optimizer.step()
+        found.append(tau(model))
+    assert unused is not None
+    assert found == rising(COUNT)
+
+
+def test_evaluation_in_training_mode_is_no_step() -> None:
+    model, found = backbone(), []
+    for _ in range(COUNT):
+        model(images()).sum().backward()
+        found.append(tau(model))
+        with torch.no_grad():
+            model(images().requires_grad_())
+    assert found == rising(COUNT)
+
+
+def test_a_copy_made_within_a_step_waits_for_nothing() -> None:
+    model = backbone()
+    output = model(images())
+    twin = copy.deepcopy(model)
+    twin(images()).sum().backward()
+    assert tau(twin) > tau(model)
+    output.sum().backward()
+
+
+@pytest.mark.parametrize("steps", [np.int64(10), np.int32(10)])
+def test_numbers_of_numpy_are_numbers(steps: Any) -> None:
+    model = backbone()
+    tcnn.anneal(model, steps, end=np.float32(0.5))  # type: ignore[arg-type]
+    (hook,) = (hook for hook in model._forward_pre_hooks.values() if isinstance(hook, Annealing))
+    assert (hook.steps, hook.end) == (10, 0.5)
+    with pytest.raises(RequestError, match="anneal: expected a number of training steps"):
+        tcnn.anneal(model, np.float64(10))  # type: ignore[arg-type]
