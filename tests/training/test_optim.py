@@ -1,6 +1,7 @@
 """Who learns how fast, and when: parameter groups, learning rates and temperature."""
 
 import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -94,10 +95,11 @@ def test_ablations_are_in_no_group(settings: dict[str, bool], left: set[str]) ->
     assert "fc.weight" in found
 
 
-def test_the_models_own_list_is_honoured() -> None:
+@pytest.mark.parametrize("kind", [set, list, tuple, frozenset])
+def test_the_models_own_list_is_honoured(kind: Callable[[list[str]], Iterable[str]]) -> None:
     class Listed(TwoConvs):
-        def no_weight_decay(self) -> set[str]:
-            return {"head.weight"}
+        def no_weight_decay(self) -> Iterable[str]:
+            return kind(["head.weight"])
 
     found = by_name(Listed(), FinetuneConfig())
     assert found["head.weight"]["weight_decay"] == 0

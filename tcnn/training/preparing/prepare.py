@@ -26,6 +26,7 @@ from tcnn.training.preparing.converted import conversion_at, refuse_conversion, 
 from tcnn.training.preparing.settings import drop_path_for, size_for
 from tcnn.training.recipe import freezing
 from tcnn.training.recipe.freezing import ablate, initialise_untrained
+from tcnn.training.recipe.objective import check_training_output
 from tcnn.zoo import catalogue
 from tcnn.zoo.own_network import network_name
 from tcnn.zoo.sources import create_source, create_structure
@@ -118,8 +119,7 @@ def prepare(
             notes.append("anneal_steps has no say here: the trainer raises τ itself (anneal, anneal_epochs)")
         ablate(model, config)
     check_size(model, size)
-    if getattr(model, "num_classes", None) is None:
-        _check_outputs(model, input_shape(model, size), len(class_names))
+    _check_outputs(model, input_shape(model, size), len(class_names))
     trunk = _freeze(model, config, size, notes)
     _set_metadata(model, size, class_names)
     return Start(model.train(), size, tuple(notes), trunk, origin, new_classifier)
@@ -268,7 +268,13 @@ def _fit_classes(model: nn.Module, class_names: Sequence[str], notes: list[str])
 
 
 def _check_outputs(model: nn.Module, image: tuple[int, int, int], classes: int) -> None:
-    """Check the number of classes of a module that does not state it; raises `RequestError` if it is another number."""
+    """Check what a model returns in training, and the number of classes where it does not state it.
+
+    Raises `RequestError` for anything but logits, or another number of classes.
+    """
+    check_training_output(model, image)
+    if getattr(model, "num_classes", None) is not None:
+        return
     example = torch.zeros(1, *image, device=place_of(model), dtype=weights_dtype(model))
     try:
         with torch.no_grad():

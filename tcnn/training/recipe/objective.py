@@ -13,6 +13,8 @@ from torch.nn import functional as F
 from tcnn.config import FinetuneConfig
 from tcnn.data.sources.names import class_name
 from tcnn.errors import RequestError
+from tcnn.models.running import weights_dtype
+from tcnn.models.trace import meta_copy
 
 
 def create_task(
@@ -45,6 +47,20 @@ class HardDistillationTask(LogitDistillationTask):  # type: ignore[misc]
         kd_loss = F.cross_entropy(student, decision)
         loss = self.task_loss_weight * task_loss + self.distill_loss_weight * kd_loss
         return {"loss": loss, "output": student, "task_loss": task_loss, "kd_loss": kd_loss}
+
+
+def check_training_output(model: nn.Module, image: tuple[int, int, int]) -> None:
+    """Raise `RequestError` for a model that returns anything but its logits in training, such as auxiliary ones."""
+    try:
+        with torch.no_grad():  # on a copy without values: a training pass would move the statistics of normalisation
+            found = meta_copy(model).train()(torch.empty(2, *image, device="meta", dtype=weights_dtype(model)))
+    except Exception:  # what cannot run without values is seen at the first step
+        return
+    if not isinstance(found, Tensor):
+        raise RequestError(
+            f"{type(model).__name__}: expected a tensor of logits as its output in training mode, found "
+            f"{type(found).__name__}; set its aux_logits to False, or have its forward return the logits alone"
+        )
 
 
 def check_teacher(teacher: nn.Module, model: nn.Module, class_names: Sequence[str]) -> None:
