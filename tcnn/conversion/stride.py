@@ -84,7 +84,12 @@ def _find(model: nn.Module, steps: list[Step], larger: list[Step], way: Way) -> 
         raise UnsupportedLayerError(
             f"stride=remove is known for {names}, not for {type(model).__name__}; use stride=keep or dilate"
         )
-    removed = tuple(dict.fromkeys(s.name for s in steps if max(pair(getattr(s.module, "stride", 1))) > 1))
+    removed = tuple(dict.fromkeys(s.name for s in steps if max(pair(_stride(s.module))) > 1))
+    if way == "dilate" and not removed:
+        raise UnsupportedLayerError(
+            "stride=dilate: no layer of the stage has a stride to remove (one in a function such as F.max_pool2d is "
+            "not seen: make it a module); use stride=keep"
+        )
     if way == "remove" or not removed:
         return StrideRemoval(way, removed, {})
     if [step.name for step in steps] != [step.name for step in larger]:
@@ -93,6 +98,11 @@ def _find(model: nn.Module, steps: list[Step], larger: list[Step], way: Way) -> 
             "grow; use stride=keep or remove"
         )
     first = next((both for both in zip(steps, larger, strict=True) if all(_is_map(s.input_shape) for s in both)), None)
+    if first is not None and not all(_gain(*first)):
+        raise UnsupportedLayerError(
+            f"stride=dilate: the map at {first[0].name} does not grow with the image, so nothing tells how maps grow; "
+            "use stride=keep"
+        )
     factors_of: dict[str, set[Pair]] = {}
     for step, twin in zip(steps, larger, strict=True):
         if first is not None and _sees_neighbours(step.module) and _is_map(step.input_shape):
@@ -131,6 +141,13 @@ def _check_one_resolution(before: list[Step], after: list[Step], names: tuple[st
         raise UnsupportedLayerError(
             f"stride={way}: the stage still works at several resolutions ({sorted(final)}); use stride=keep"
         )
+
+
+def _stride(layer: nn.Module) -> int | Pair:
+    """A layer's stride; that of a pool which states none is its kernel's size, as in `nn.LPPool2d`."""
+    own = getattr(layer, "stride", 1)
+    found: int | Pair = getattr(layer, "kernel_size", 1) if own is None else own
+    return found
 
 
 def _sees_neighbours(layer: nn.Module) -> bool:

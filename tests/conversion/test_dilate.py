@@ -164,6 +164,28 @@ def net(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.Conv2d(4, 8, 3, 2, 1), *layers, nn.Conv2d(8, 8, 3, 1, 1))
 
 
+class Resized(nn.Sequential):
+    """Resizes its image itself."""
+
+    def __init__(self) -> None:
+        super().__init__(*net(nn.Conv2d(8, 8, 3, 2, 1)))  # type: ignore[misc]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(nn.functional.interpolate(x, (32, 32)))
+
+
+class Pooled(nn.Module):
+    """Its strides are in functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 8, 3, 1, 1), nn.Conv2d(8, 8, 3, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.b(nn.functional.max_pool2d(self.a(x), 2))
+        return y
+
+
 REFUSED = {
     "SAME padding": (
         lambda: seeded_model("test_efficientnet", pad_type="same"),
@@ -192,6 +214,13 @@ REFUSED = {
         lambda: net(nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect")),
         "2: padding_mode 'reflect' would repeat other pixels",
     ),
+    "a mean of powers": (lambda: net(nn.LPPool2d(2, 2)), "2: no stride-1 form of LPPool2d is known"),
+    "a fixed size": (
+        lambda: net(nn.AdaptiveAvgPool2d(8), nn.Conv2d(8, 8, 3, 2, 1)),
+        "the map at 3 does not grow with the image",
+    ),
+    "a resized image": (Resized, "the map at [a-z0-9.]* does not grow with the image"),
+    "a stride in a function": (Pooled, "no layer of the stage has a stride to remove"),
     "uneven padding": (lambda: net(nn.Conv2d(8, 8, 2, padding="same")), r"2: padding \(.*\) cannot be spread evenly"),
 }
 
