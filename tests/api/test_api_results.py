@@ -261,7 +261,7 @@ def test_what_is_asked_about_a_picture_of_a_data_set(
     assert alice.get(f"{place}/img", params={"y": 0.25, "x": 1, "temperature": 0.5}).status_code == 200
     assert seen == [
         {"do": "open", "folder": str(service.home.dataset(data)), "number": 3, "file": None},
-        {"do": "at", "image": "img", "y": 0.25, "x": 1.0, "temperature": 0.5},
+        {"do": "at", "image": "img", "y": 0.25, "x": 1.0, "checkpoint": None, "temperature": 0.5},
     ]
     for other in (f"ds_{'0' * 24}", upload(owner="bob")):
         refusal(alice.post(f"{place}/images", params={"dataset": other}), 422, "dataset")

@@ -24,7 +24,6 @@ LISTED = f"not an image in one of the formats {', '.join(FORMATS)}"
 MEMBERS = ("a/0.png", "b/1.jpg", "b/2.png")
 INNOCENT = "a/innocent.png"
 Image.init()
-WRITTEN = sorted(Image.SAVE)
 
 
 @pytest.fixture
@@ -147,16 +146,19 @@ def test_the_refusal_names_the_file_and_the_formats(folder: Path, called: Path) 
     assert not called.exists()
 
 
-@pytest.mark.parametrize("name", WRITTEN)
-def test_every_format_that_pillow_writes_is_listed_or_refused(name: str) -> None:
-    file = io.BytesIO()
-    try:
-        picture(width=16, height=16).save(file, name)
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        pytest.skip(f"Pillow writes no RGB in {name}: {error}")
-    file.seek(0)
-    if name in (*FORMATS, "MPO"):  # of JPEG, several in a file
-        assert decode(file, "RGB").size == (16, 16)
-    else:
-        with pytest.raises(Image.UnidentifiedImageError):
-            open_image(file)
+def test_every_format_that_pillow_writes_is_listed_or_refused() -> None:
+    written = []
+    for name in sorted(Image.SAVE):
+        file = io.BytesIO()
+        try:
+            picture(width=16, height=16).save(file, name)
+        except (OSError, ValueError, KeyError, AttributeError):  # no colours in this format, or only through a plugin
+            continue
+        file.seek(0)
+        written.append(name)
+        if name in (*FORMATS, "MPO"):  # of JPEG, several in a file
+            assert decode(file, "RGB").size == (16, 16), name
+        else:
+            with pytest.raises(Image.UnidentifiedImageError):
+                open_image(file)
+    assert {"JPEG", "PNG", "WEBP", "EPS", "TGA", "PCX"} <= set(written)
