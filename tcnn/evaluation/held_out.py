@@ -17,6 +17,7 @@ from tcnn.checkpoints.opening import check_exists
 from tcnn.data.image_set import ImageSet, open_dataset, split_off
 from tcnn.data.sources.names import seen_from_here
 from tcnn.errors import RequestError
+from tcnn.zoo.own_network import network_name
 
 Given = Mapping[str, nn.Module]
 """Modules by the names that they are compared under."""
@@ -95,7 +96,7 @@ def measured_by_default(models: Sequence[str], weights: Path | None = None, give
                 )
             return data if isinstance(name, nn.Module) else _seen_from_here(data, name)
     for own in models:
-        if own not in given:
+        if own not in given and own != network_name():  # that network is no file's, and says nothing
             check_exists(own)
     raise RequestError(
         f"--data: expected a data set to measure on, for {', '.join(models)} does not say what it was trained on"

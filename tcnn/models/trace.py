@@ -156,15 +156,16 @@ def check_size(model: nn.Module, input_size: tuple[int, int] | None = None) -> N
     _forward(model, input_size, lambda module, image: module(image))
 
 
-def output_count(model: nn.Module) -> int | None:
+def output_count(model: nn.Module, input_size: tuple[int, int] | None = None) -> int | None:
     """The classes that a model tells apart: its `num_classes`, or of a network without any its outputs for an image.
 
-    None where these are no logits, (B, classes). Raises `RequestError` if it does not run on images of its own size.
+    None where these are no logits, (B, classes). Raises `RequestError` if it does not run on images of (height, width)
+    pixels, by default of its own size.
     """
     told = getattr(model, "num_classes", None)
     if told is not None:
         return int(told)
-    shape = _forward(model, None, lambda module, image: _shape(module(image)))
+    shape = _forward(model, input_size, lambda module, image: _shape(module(image)))
     return shape[1] if shape is not None and len(shape) == 2 else None
 
 

@@ -59,6 +59,43 @@ def test_its_name_is_printed_as_it_is(tcnn: Run, tmp_path: Path) -> None:
     assert done.out.startswith("nets_of_mine:End: stage"), done
 
 
+FLAT = """
+import torch
+from torch import nn
+
+class Flat(nn.Module):
+    "One that runs on 16×16 pixels alone, and prints what it does."
+
+    def __init__(self) -> None:
+        super().__init__()
+        print("built")
+        self.a, self.b, self.fc = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1), nn.Linear(2048, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        print("runs")
+        return self.fc(self.b(self.a(x).relu()).flatten(1))
+"""
+
+
+def test_one_of_a_single_size_that_prints(tcnn: Run, trained: Path, tmp_path: Path) -> None:
+    """It is measured and asked at the size that is given, beside its T-CNN, and stdout has the result alone."""
+    (tmp_path / "flat_net.py").write_text(FLAT, encoding="utf-8")
+    own, sized = ("--module", "flat_net:Flat"), ("--size", 16)
+    data = trained.parent / "data"
+    image = data / "red" / "3.png"
+    assert tcnn("convert", "t.safetensors", *own, *sized, "--json").json["conversion"]["layers"]
+    alone = tcnn("evaluate", *own, "--data", data, *sized, "--json").json
+    both = tcnn("evaluate", "flat_net:Flat", "t.safetensors", *own, "--data", data, *sized, "--json").json
+    assert [(row["height"], row["outputs"]) for row in (*alone["rows"], *both["rows"])] == [(16, 3)] * 3
+    for words in (("flat_net:Flat", image), ("t.safetensors", image, "--compare", "flat_net:Flat")):
+        asked = tcnn("predict", *words, *own, *sized, "--json")
+        assert all(len(model["images"][0]["guesses"]) == 3 for model in asked.json["models"])
+        assert "runs" in asked.err
+    assert tcnn("finetune", *own, "--data", data, "--print-config").out.startswith("convert: true")
+    needed = "--data: expected a data set to measure on, for flat_net:Flat does not say what it was trained on"
+    assert tcnn("evaluate", *own, *sized).error(2) == needed
+
+
 def test_one_that_does_not_run_in_float64_is_compared_in_float32(tcnn: Run) -> None:
     """With a note; the options of the commands have no precision."""
     own = ("--module", "tiny_runs:Linear32")

@@ -4,8 +4,9 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, TextIO
 
 import typer
 
@@ -27,8 +28,15 @@ some, scale, duration = formatting.some, formatting.scale, formatting.duration
 Steps = Callable[[str], None]
 """Called with the name of every step."""
 
+_results: ContextVar[TextIO | None] = ContextVar("results", default=None)
+"""Where results go while `prints_on_stderr` lasts; else to stdout."""
 silenced = False
 """Whether `--quiet` was given: no progress and no notes, results and errors alone."""
+
+
+def results() -> TextIO:
+    """The file that results are written to: stdout."""
+    return _results.get() or sys.stdout
 
 
 def stdout() -> "Console":
@@ -39,8 +47,19 @@ def stdout() -> "Console":
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # `main` knows what to do; rich would leave with 1
 
-    console = Results(highlight=False, emoji=False)  # of a name such as nets:end
-    return console if console.is_terminal else Results(highlight=False, emoji=False, width=PIPED)
+    console = Results(file=results(), highlight=False, emoji=False)  # of a name such as nets:end
+    return console if console.is_terminal else Results(file=results(), highlight=False, emoji=False, width=PIPED)
+
+
+@contextmanager
+def prints_on_stderr() -> Iterator[None]:
+    """Send to stderr what a user's own code prints, as a network's forward pass may: stdout has the result alone."""
+    token = _results.set(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _results.reset(token)
 
 
 def note(text: str) -> None:
@@ -122,8 +141,9 @@ def _encodable(value: object) -> object:
 
 def print_json_text(text: str) -> None:
     """Print JSON as it is, or with escapes where stdout's encoding lacks some of its characters."""
+    out = results()
     try:
-        text.encode(sys.stdout.encoding or "utf-8")
+        text.encode(out.encoding or "utf-8")
     except UnicodeEncodeError:
         text = json.dumps(json.loads(text), indent=2)
-    print(text)  # noqa: T201
+    print(text, file=out)

@@ -154,7 +154,7 @@ def _compare(
     for name in models:
         counter.describe(f"loading {name}")
         model = _on(given[name], device) if name in given else opening(name).to(device)
-        outputs = _outputs(model, name)
+        outputs = _outputs(model, name, sizes[0])
         layouts.append(_layout(config, passes, first.class_names, outputs))
         classes = imagenet.map_classes(name, data, layouts[-1], first.class_names, outputs, label_names(model))
         subject = Subject(name, model, outputs, input_shape(model)[0], classes)
@@ -252,8 +252,8 @@ def _layout(
     return "imagenet-c" if passes[0].folder else imagenet.detect(class_names, outputs)
 
 
-def _outputs(model: nn.Module, name: str) -> int:
-    outputs = output_count(model)
+def _outputs(model: nn.Module, name: str, size: tuple[int, int] | None) -> int:
+    outputs = output_count(model, size)
     if outputs is None or outputs < 1:
         raise RequestError(f"{name}: has no classifier (num_classes is {outputs}); fine-tune it with one")
     return outputs

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,10 @@ def finetune_request(request: RunRequest, callbacks: Callbacks) -> "FinetuneResu
     with loading():
         from tcnn.training.finetune import finetune  # torch is not loaded before the exchange has been read
 
-    with nullcontext() if request.module is None else network_named(request.module):
+    with ExitStack() as context:
+        if request.module is not None:
+            context.enter_context(redirect_stdout(sys.stderr))  # what its code prints is no result
+            context.enter_context(network_named(request.module))
         return finetune(
             request.model, request.data, request.val, request.config, request.out, resume=request.resume,
             force=request.force, allow_changes=request.allow_changes, pretrained=request.pretrained,

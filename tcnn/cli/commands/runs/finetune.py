@@ -119,7 +119,7 @@ def command(
     if print_config:
         import yaml
 
-        typer.echo(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), nl=False)
+        typer.echo(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), console.results(), nl=False)
         return
     if data is None:
         raise typer.BadParameter("missing; name the training images", param_hint="--data")

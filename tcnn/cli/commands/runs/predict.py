@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tcnn.cli.options.shared import Amp, AnyCheckpoint, AsJson, CropPct, DeviceName, ModelKwargs, Network
-from tcnn.cli.options.spellings import image_size, model_arguments
+from tcnn.cli.options.spellings import image_size, model_arguments, sides
 from tcnn.cli.output import console
 from tcnn.errors import RequestError
 from tcnn.processes import keep_freed_memory, loading
@@ -64,13 +64,14 @@ def command(
     if slow := emulated(amp, place):
         console.note(slow)
     names = [model] if compare is None else [model, compare]
+    pixels = None if size is None else sides(size)
     found: dict[str, list[Prediction]] = {}
     classes: dict[str, tuple[str, ...]] = {}
     with console.steps(len(names), quiet=as_json) as step:
         for name in names:
             step(name)
             opened = open_model(name, **(arguments if name == model else {}))
-            classes[name] = class_names(opened, output_count(opened) or 0)
+            classes[name] = class_names(opened, output_count(opened, pixels) or 0)
             found[name] = predict(
                 opened, files, top=top, size=image_size(size), crop_pct=crop_pct,
                 batch_size=batch_size, device=place, amp=amp,  # type: ignore[arg-type]
