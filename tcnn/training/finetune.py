@@ -102,7 +102,7 @@ def finetune(
     destination = Destination(run, resume, force, allow_changes)
     if resume and run.started:
         sources = seen_from_here(sources, run)
-    with run_callbacks(report, say, stop, run.path, quiet) as callbacks:
+    with run.released(), run_callbacks(report, say, stop, run.path, quiet) as callbacks:
         with _alone(callbacks.say), join_processes(config.device) as processes:
             own = callbacks if processes.first else Callbacks(stop=stop)
             if baseline:

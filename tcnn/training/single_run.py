@@ -105,6 +105,8 @@ def train_run(
     resuming = destination.resume and run.started
     if not resuming:
         run.check(destination.force)
+    if processes.first and run.path.is_dir():
+        run.hold()  # before anything of it is read; one that is not there yet is held once it is made
     asked_split = config.val_split
     train_set, val_set, config = opened or open_data_sets(sources.data, sources.val, config, in_chans(sources.model))
     point, unreadable = points.latest_point(run.resume) if resuming else (None, [])
@@ -143,6 +145,8 @@ def train_run(
         if point is not None:
             trainer.restore(point)
             say(_resume_note(point.position, loader.steps))
+            if processes.first and not trainer.position.finished:
+                run.comparison.unlink(missing_ok=True)  # of models that learn on
         position = trainer.run(stop)
         if more:
             _check_stop(stop, processes, device, run)

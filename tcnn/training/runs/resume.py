@@ -96,7 +96,7 @@ def save_point(
     with replacing(path, force=True) as temporary:
         save_file(unshared(tensors), temporary, metadata)
     there = points(directory)
-    newer = there.index(path)
+    newer = there.index(path) if path in there else 0
     for other in (*there[:newer], *there[newer + keep :]):
         other.unlink(missing_ok=True)
     return path

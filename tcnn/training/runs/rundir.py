@@ -13,15 +13,24 @@ baseline/            the run of the CNN beside it, if that was asked for
 
 import contextlib
 import csv
+import errno
 import io
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tcnn.config.finetune import RUNTIME
 from tcnn.errors import OutputError, RequestError
 from tcnn.files import check_output, make_directory, storage_errors, write_atomically
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None
 
 FILES = (
     "metrics.jsonl", "summary.csv", "converted.safetensors", "best.safetensors", "last.safetensors",
@@ -29,6 +38,20 @@ FILES = (
 )  # fmt: skip
 """Files that a run writes. config.json marks the directory as a run, so it is removed last."""
 
+
+_locks: set[int] = set()
+"""File descriptors of the directories that this process holds. A forked child, such as one that loads images, closes
+them: it would hold the directories as well, and longer than this process lives."""
+
+
+def _let_go() -> None:
+    for lock in _locks:
+        os.close(lock)
+    _locks.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
 
 BASELINE = "baseline"
 """The run of the CNN beside it, in that of the T-CNN."""
@@ -48,11 +71,48 @@ class RunDirectory:
         self.metrics: Path = path / "metrics.jsonl"
         self.best: Path = path / "best.safetensors"
         self.last: Path = path / "last.safetensors"
+        self.comparison: Path = path / "before-after.json"
+        self._lock: int | None = None
 
     @property
     def started(self) -> bool:
         """Whether the directory contains a run."""
         return (self.path / "config.json").is_file()
+
+    def hold(self) -> None:
+        """Keep other processes from training in the directory, which is there, until `released` or the process's end.
+
+        Raises `OutputError` if one does. A run within a run is kept with it; on a file system without locks nobody is
+        kept out.
+        """
+        if fcntl is None or self._lock is not None or self.asked != self.path:
+            return
+        try:
+            lock = os.open(self.path, os.O_RDONLY)
+        except OSError:  # what cannot be looked into is told where it is written to
+            return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(lock)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise OutputError(
+                    f"{self.path}: another process is training in it; wait for its end, or choose another --out"
+                ) from error
+            return
+        self._lock = lock
+        _locks.add(lock)
+
+    @contextlib.contextmanager
+    def released(self) -> Iterator[None]:
+        """Context at whose end others may train in the directory again."""
+        try:
+            yield
+        finally:
+            if self._lock is not None:
+                _locks.discard(self._lock)
+                os.close(self._lock)
+                self._lock = None
 
     def check(self, force: bool) -> None:
         """Raise `OutputError` if a new run cannot be created here; call it before any work is done."""
@@ -99,6 +159,8 @@ class RunDirectory:
     def create(self, record: Mapping[str, Any], force: bool) -> None:
         """Create a new run, replacing an existing one if `force`; raises as `check` does."""
         self.check(force)
+        make_directory(self.path)
+        self.hold()
         self.clear()
         make_directory(self.resume)
         self._write("config.json", json.dumps(record, indent=2, default=str) + "\n")
