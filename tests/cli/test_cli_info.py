@@ -10,6 +10,8 @@ import huggingface_hub
 import pytest
 import timm
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 import tcnn as package
@@ -210,3 +212,14 @@ def test_a_cnn_for_images_of_another_size_has_its_parameters() -> None:
     plain, built = of_config("x", config), of_config("x", config | {"model_args": {"depth": 2}})
     assert (plain.input_size, plain.flops, plain.parameters) == ((3, 96, 96), None, 11689512)
     assert (built.flops, built.parameters) == (None, None)
+
+
+@pytest.mark.parametrize("section", ['"[1,{"', "null", "[1]", "[1,{"])
+def test_a_damaged_record_of_the_conversion_is_one_line(tcnn: Run, file: Path, section: str) -> None:
+    with safe_open(file, framework="pt") as handle:
+        told, tensors = handle.metadata(), {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
+    save_file(tensors, file, told | {"conversion": section})
+    done = tcnn("info", str(file))
+    assert done.code == 2
+    assert "expected the record of a conversion in its head" in done.err
+    assert "take another copy" in done.err

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from tcnn.analysis.reading.rundirs import metadata
 from tcnn.checkpoints.files import licence_of, not_a_model
 from tcnn.config.base import Record
-from tcnn.errors import RequestError
+from tcnn.errors import RequestError, shorten
 from tcnn.evaluation import scores
 from tcnn.zoo import catalogue
 from tcnn.zoo.catalogue import architecture, is_converted, no_model
@@ -101,8 +101,16 @@ def of_file(name: str, file: Path) -> ModelInfo:
 
 
 def of_metadata(name: str, told: Mapping[str, Any], **more: Any) -> ModelInfo:
-    """What the metadata of a checkpoint say, its JSON decoded; `more` goes over it."""
+    """What the metadata of a checkpoint say, its JSON decoded; `more` goes over it.
+
+    Raises `RequestError` if the record of the conversion is damaged.
+    """
     report: dict[str, Any] = told["conversion"]
+    if not isinstance(report, dict):
+        raise RequestError(
+            f"{name}: expected the record of a conversion in its head, found {shorten(repr(report), 60)}; the file is "
+            "damaged, take another copy"
+        )
     cfg, training = told.get("pretrained_cfg") or {}, told.get("training") or {}
     args: dict[str, Any] = report.get("model_args") or {}  # what it was built with goes over what timm's model is
     source = told.get("source")
