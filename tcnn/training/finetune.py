@@ -162,5 +162,8 @@ def _baseline(
 
     own = baseline_config(sets[2]).model_copy(update={"size": start.size})
     callbacks = replace(callbacks, report=report)
-    result, _ = train_run(cnn, destination._replace(run=run), own, processes, callbacks, (*sets[:2], own), more=True)
+    with run.released():
+        result, _ = train_run(
+            cnn, destination._replace(run=run), own, processes, callbacks, (*sets[:2], own), more=True
+        )
     return result

@@ -74,6 +74,13 @@ def test_who_comes_second_is_refused_and_changes_nothing(
     train(**how)  # the other one was killed, and keeps nobody out
 
 
+def test_the_run_of_a_baseline_is_one_processs_as_well(train: Callable[..., Any], tmp_path: Path) -> None:
+    train(baseline=True)
+    with held(tmp_path / "run" / BASELINE), pytest.raises(OutputError, match="another process is training in it"):
+        train(epochs=2, resume=True, allow_changes=True, baseline=True)
+    train(epochs=2, resume=True, allow_changes=True, baseline=True)
+
+
 def test_children_of_a_killed_process_keep_nobody_out(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     with held(tmp_path, "with a child") as process:
@@ -85,13 +92,11 @@ def test_children_of_a_killed_process_keep_nobody_out(tmp_path: Path) -> None:
             run.hold()
 
 
-def test_it_is_let_go_at_the_end_and_a_run_within_is_kept_with_it(tmp_path: Path) -> None:
+def test_it_is_let_go_at_the_end(tmp_path: Path) -> None:
     run, other = RunDirectory(tmp_path), RunDirectory(tmp_path)
-    (tmp_path / BASELINE).mkdir()
     with run.released():
         run.hold()
         run.hold()  # as one that resumes and begins anew does
-        RunDirectory(tmp_path / BASELINE, asked=tmp_path).hold()
         with pytest.raises(OutputError, match="another process is training in it"):
             other.hold()
     with other.released():

@@ -82,10 +82,9 @@ class RunDirectory:
     def hold(self) -> None:
         """Keep other processes from training in the directory, which is there, until `released` or the process's end.
 
-        Raises `OutputError` if one does. A run within a run is kept with it; on a file system without locks nobody is
-        kept out.
+        Raises `OutputError` if one does. On a file system without locks nobody is kept out.
         """
-        if fcntl is None or self._lock is not None or self.asked != self.path:
+        if fcntl is None or self._lock is not None:
             return
         try:
             lock = os.open(self.path, os.O_RDONLY)
