@@ -9,7 +9,7 @@ import stat
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -86,6 +86,17 @@ def check_file(path: Path, force: bool = False) -> None:
     if _is_directory(path):
         raise OutputError(f"{path}: expected a file or nothing, found a directory; choose another name")
     check_output(path, force)
+
+
+def check_files(paths: Sequence[Path], force: bool = False) -> None:
+    """`check_file` for all the files that one command writes; raises `OutputError` also where two are the same."""
+    places: set[Path] = set()
+    for path in paths:
+        check_file(path, force)
+        place = _absolute(path).parent.resolve() / path.name  # of the file itself a link is replaced
+        if place in places:
+            raise OutputError(f"{path}: is named for two outputs, of which one would replace the other; name two files")
+        places.add(place)
 
 
 def _is_directory(path: Path) -> bool:

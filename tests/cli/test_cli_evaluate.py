@@ -161,6 +161,10 @@ def test_what_cannot_be_read_is_named(tcnn: Any, checkpoint: Path, pets: Path) -
             "--baseline x: expected alexnet or one of t.safetensors",
         ),
         (("t.safetensors", "--data", "pets", "--csv", "no/x.csv"), "no/x.csv: the directory "),
+        (
+            ("t.safetensors", "--data", "pets", "--csv", "x.csv", "--results-csv", "./few/../x.csv", "--force"),
+            "few/../x.csv: is named for two outputs, of which one would replace the other; name two files",
+        ),
         (("t.safetensors", "--data", "few"), "t.safetensors tells 10 classes apart, few has 2 (ant, bee); "),
         (("t.safetensors",), "--data: expected a data set to measure on, for t.safetensors does not say "),
         (

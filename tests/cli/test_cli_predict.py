@@ -108,6 +108,14 @@ def test_a_run_is_its_best_checkpoint(tcnn: Any, files: Path) -> None:
     assert run["model"] == "run" and len(run["images"][0]["guesses"]) == 5
 
 
+def test_a_link_that_leads_nowhere_has_a_row_of_its_own(tcnn: Any, files: Path) -> None:
+    """Found in a folder, that is; named, it is an error."""
+    (files / "photos" / "d.png").symlink_to("gone.png")
+    answers = tcnn("predict", "t.safetensors", "photos", "--json").json["models"][0]["images"]
+    assert [bool(answer["unreadable"]) for answer in answers] == [False, False, True]
+    assert tcnn("predict", "t.safetensors", "photos/d.png").error(2) == "photos/d.png: no such image"
+
+
 def test_nothing_readable_is_an_error_and_no_table(tcnn: Any, files: Path) -> None:
     """The head of a table came before it, and in JSON a report, so that there were two objects."""
     result = tcnn("predict", "t.safetensors", "torn.png", "--csv", "a.csv")

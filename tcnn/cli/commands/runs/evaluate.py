@@ -120,10 +120,10 @@ def command(
     arguments = model_arguments(model_kwargs)
     if weights is not None and len(models) > 1:
         raise RequestError("--weights: belong to one model; name one, or evaluate one after the other")
-    for file in filter(None, (csv_file, results_csv, figure)):
-        from tcnn.files import check_file
+    if outputs := [file for file in (csv_file, results_csv, figure) if file is not None]:
+        from tcnn.files import check_files
 
-        check_file(file, force)  # before the work, not after hours of it
+        check_files(outputs, force)  # before the work, not after hours of it
     config = build(
         EvaluationConfig,
         {

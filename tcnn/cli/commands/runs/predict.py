@@ -60,7 +60,8 @@ def command(
         from tcnn.models.running import usable_device
         from tcnn.models.trace import output_count
 
-    files, place = image_files(images), usable_device(device)
+    image_files(images)  # what is not there is told before a model is loaded
+    place = usable_device(device)
     if slow := emulated(amp, place):
         console.note(slow)
     names = [model] if compare is None else [model, compare]
@@ -73,11 +74,11 @@ def command(
             opened = open_model(name, **(arguments if name == model else {}))
             classes[name] = class_names(opened, output_count(opened, pixels) or 0)
             found[name] = predict(
-                opened, files, top=top, size=image_size(size), crop_pct=crop_pct,
+                opened, images, top=top, size=image_size(size), crop_pct=crop_pct,
                 batch_size=batch_size, device=place, amp=amp,  # type: ignore[arg-type]
             )  # fmt: skip
     unread = [prediction for prediction in found[model] if prediction.unreadable]
-    if len(unread) == len(files):
+    if len(unread) == len(found[model]):
         raise RequestError(f"no image could be read: {unread[0].file} ({unread[0].unreadable})")
     if not any(prediction.guesses for prediction in found[model]):
         raise RequestError(f"{model}: its output is NaN or infinite for every image, as after a training that diverged")
