@@ -214,12 +214,13 @@ def test_a_cnn_for_images_of_another_size_has_its_parameters() -> None:
     assert (built.flops, built.parameters) == (None, None)
 
 
-@pytest.mark.parametrize("section", ['"[1,{"', "null", "[1]", "[1,{"])
-def test_a_damaged_record_of_the_conversion_is_one_line(tcnn: Run, file: Path, section: str) -> None:
+@pytest.mark.parametrize("section", ["conversion", "pretrained_cfg", "training"])
+@pytest.mark.parametrize("content", ['"[1,{"', "[1]", "[1,{", "3"])
+def test_damaged_metadata_are_told_in_one_line(tcnn: Run, file: Path, section: str, content: str) -> None:
     with safe_open(file, framework="pt") as handle:
         told, tensors = handle.metadata(), {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
-    save_file(tensors, file, told | {"conversion": section})
+    save_file(tensors, file, told | {section: content})
     done = tcnn("info", str(file))
     assert done.code == 2
-    assert "expected the record of a conversion in its head" in done.err
+    assert f"expected a JSON object as `{section}` in its header, found " in done.err
     assert "take another copy" in done.err

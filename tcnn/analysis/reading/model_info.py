@@ -100,18 +100,22 @@ def of_file(name: str, file: Path) -> ModelInfo:
     return of_metadata(name, told | beside, **size, temperature=_temperatures(file))
 
 
+SECTIONS = ("conversion", "pretrained_cfg", "training")
+"""Parts of a checkpoint's metadata from which a model is described."""
+
+
 def of_metadata(name: str, told: Mapping[str, Any], **more: Any) -> ModelInfo:
     """What the metadata of a checkpoint say, its JSON decoded; `more` goes over it.
 
-    Raises `RequestError` if the record of the conversion is damaged.
+    Raises `RequestError` if a part of them that is read is damaged.
     """
-    report: dict[str, Any] = told["conversion"]
-    if not isinstance(report, dict):
-        raise RequestError(
-            f"{name}: expected the record of a conversion in its head, found {shorten(repr(report), 60)}; the file is "
-            "damaged, take another copy"
-        )
-    cfg, training = told.get("pretrained_cfg") or {}, told.get("training") or {}
+    report, cfg, training = (told.get(section) or {} for section in SECTIONS)
+    for section, content in zip(SECTIONS, (report, cfg, training), strict=True):
+        if not isinstance(content, dict):
+            raise RequestError(
+                f"{name}: expected a JSON object as `{section}` in its header, found {shorten(repr(content), 60)}; the "
+                "file is damaged, take another copy"
+            )
     args: dict[str, Any] = report.get("model_args") or {}  # what it was built with goes over what timm's model is
     source = told.get("source")
     earlier = source.get("training") if isinstance(source, dict) else None
