@@ -145,8 +145,8 @@ def train_run(
         if point is not None:
             trainer.restore(point)
             say(_resume_note(point.position, loader.steps))
-            if processes.first and not trainer.position.finished:
-                run.comparison.unlink(missing_ok=True)  # of models that learn on
+        if processes.first and not trainer.position.finished:
+            run.comparison.unlink(missing_ok=True)  # of models that learn on
         position = trainer.run(stop)
         if more:
             _check_stop(stop, processes, device, run)

@@ -1,6 +1,7 @@
 """A run's directory is one process's at a time: whoever comes second is told so, and changes nothing."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -115,7 +116,13 @@ def test_a_run_that_learns_on_is_no_longer_what_was_compared(train: Callable[...
     comparison = tmp_path / "run" / "before-after.json"
     train(resume=True)
     assert comparison.exists()
-    train(epochs=2, resume=True, allow_changes=True)
+    train(epochs=2, resume=True, allow_changes=True, compare=True)
+    written = comparison.read_bytes()
+    train(epochs=3, resume=True, allow_changes=True)
+    assert not comparison.exists()
+    comparison.write_bytes(written)
+    shutil.rmtree(tmp_path / "run" / "resume")
+    train(epochs=3, resume=True, allow_changes=True)  # from its beginning, for want of a resume point
     assert not comparison.exists()
 
 
