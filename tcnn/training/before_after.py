@@ -26,9 +26,10 @@ from tcnn.models.trace import evaluating, flops, input_shape, meta_copy, paramet
 from tcnn.training.baseline import baseline_start
 from tcnn.training.preparing.prepare import Start, prepare
 from tcnn.training.runs.callbacks import Progress, Report
+from tcnn.training.runs.rundir import COMPARISON
 from tcnn.training.updates.step import MixedPrecision
 
-FILE = "before-after.json"
+FILE = COMPARISON
 SECONDS = 1.0
 """Time limit for timing a warm model, unless `MIN_PASSES` take longer."""
 MIN_PASSES, MAX_PASSES = 3, 5

@@ -17,7 +17,7 @@ from tcnn.data.sources.opened import Opened
 from tcnn.files import path_of
 from tcnn.models.checks import unwrapped
 from tcnn.training.baseline import baseline_config, baseline_start, check_baseline
-from tcnn.training.before_after import FILE, FinishedRun, before_and_after
+from tcnn.training.before_after import FinishedRun, before_and_after
 from tcnn.training.distributed import Processes, join_processes, process_device
 from tcnn.training.preparing.inputs import DataSets, data_sets
 from tcnn.training.preparing.settings import check_run
@@ -117,7 +117,7 @@ def finetune(
                 sources.model, config, (height, width), Path(result.best), None if cnn is None else Path(cnn.best),
                 pretrained, weights,
             )  # fmt: skip
-            found = before_and_after(finished, sets[1], device, callbacks.report, run.path / FILE)
+            found = before_and_after(finished, sets[1], device, callbacks.report, run.comparison)
             result.before_after = found.headline()
     return result
 

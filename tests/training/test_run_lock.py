@@ -105,9 +105,12 @@ def test_it_is_let_go_at_the_end(tmp_path: Path) -> None:
 
 
 def test_where_there_are_no_locks_nobody_is_kept_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tcnn.training.runs.rundir.fcntl", None)
-    with held(tmp_path):
-        RunDirectory(tmp_path).hold()
+    run = RunDirectory(tmp_path)
+    with held(tmp_path), run.released():
+        with pytest.raises(OutputError, match="another process is training in it"):
+            run.hold()
+        monkeypatch.setattr("tcnn.training.runs.rundir.fcntl", None)
+        run.hold()
 
 
 def test_a_run_that_learns_on_is_no_longer_what_was_compared(train: Callable[..., Any], tmp_path: Path) -> None:

@@ -32,9 +32,11 @@ try:
 except ImportError:  # on Windows
     fcntl = None
 
+COMPARISON = "before-after.json"
+"""The comparison of its models before and after."""
 FILES = (
     "metrics.jsonl", "summary.csv", "converted.safetensors", "best.safetensors", "last.safetensors",
-    "before-after.json", "config.json",
+    COMPARISON, "config.json",
 )  # fmt: skip
 """Files that a run writes. config.json marks the directory as a run, so it is removed last."""
 
@@ -71,7 +73,7 @@ class RunDirectory:
         self.metrics: Path = path / "metrics.jsonl"
         self.best: Path = path / "best.safetensors"
         self.last: Path = path / "last.safetensors"
-        self.comparison: Path = path / "before-after.json"
+        self.comparison: Path = path / COMPARISON
         self._lock: int | None = None
 
     @property
