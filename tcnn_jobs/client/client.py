@@ -209,15 +209,20 @@ class Client:
                                  params={"top": top}, headers=once() | OCTETS)  # fmt: skip
 
     def look(self, job: str, image: str | Path | bytes | None = None, *, dataset: str | None = None,
-             number: int | None = None, file: str | None = None) -> Json:  # fmt: skip
+             number: int | None = None, file: str | None = None, at: tuple[float, float] | None = None,
+             checkpoint: str | None = None, temperature: float | None = None) -> Json:  # fmt: skip
         """Give the explorer an image (a path, or its bytes), or one of an uploaded data set: by number, or by name.
 
-        Returns what the model says of it, its attention layers, and the `id` that `attention` asks by.
+        Returns what the model says of it, its attention layers, and the `id` that `attention` asks by. `at`: a place,
+        (y, x), of which what `attention` answers (also of a `checkpoint`, at a `temperature`) is in the same answer;
+        the image is then not kept. This is for a service of several servers, of which only one knows the `id`.
         """
         if (image is None) == (dataset is None):
             raise RequestError("expected an image, or a dataset to take one of")
         content = b"" if image is None else image if isinstance(image, bytes) else _existing(Path(image)).read_bytes()
-        asked = {"dataset": dataset, "number": number, "file": file}
+        place = {} if at is None else {"maps": True, "y": at[0], "x": at[1]}
+        asked = {"dataset": dataset, "number": number, "file": file, "checkpoint": checkpoint,
+                 "temperature": temperature, **place}  # fmt: skip
         given = {name: value for name, value in asked.items() if value is not None}
         return self._server.json("POST", f"/jobs/{_part(job)}/attention/images", lambda: iter((content,)),
                                  params=given, headers=once() | OCTETS, timeout=300.0)  # fmt: skip

@@ -230,7 +230,14 @@ def test_what_the_attention_routes_answer(
     other = {"maps": True, "checkpoint": "last"}
     refused = client.post(f"/jobs/{converted}/attention/images", content=file.read_bytes(), params=other)
     assert refused.status_code == 422 and "no such checkpoint" in refused.json()["detail"]
+    idle = (({"y": 0.2}, "maps=true"), ({"temperature": 2.0}, "maps=true"), ({"file": "red/0.png"}, "dataset"))
+    for params, needed in idle:
+        refused = client.post(f"/jobs/{converted}/attention/images", content=file.read_bytes(), params=params)
+        assert refused.status_code == 422 and f"expected {needed} beside it" in refused.json()["detail"]
     with Client(str(client.base_url)) as own:
+        assert own.look(converted, file, at=(0.25, 0.75), temperature=2.0)["attention"] == maps
+        with pytest.raises(RefusedError, match="temperature: expected maps=true beside it"):
+            own.look(converted, file, temperature=2.0)
         image = own.look(converted, file)["id"]
         own_answer = own.attention(converted, image, 0.2, 0.7, temperature=1.0)
         asked = {"y": 0.2, "x": 0.7, "temperature": 1.0}

@@ -167,6 +167,8 @@ async def look(
     """
     _, own = await parts.pools.storage.run(owner, own_checkpoint, parts, job, owner)
     others = await parts.pools.storage.run(owner, _others, parts, job, owner)
+    _refuse_idle(request, ("y", "x", "checkpoint", "temperature"), "maps=true", maps)
+    _refuse_idle(request, ("number", "file"), "dataset", dataset is not None)
     asked: dict[str, Any] = {"do": "open"}
     if maps:
         asked["at"] = _query(others, y, x, checkpoint, temperature)
@@ -204,6 +206,13 @@ async def ask(
     others = await parts.pools.storage.run(owner, _others, parts, job, owner) if checkpoint is not None else {}
     asked = {"do": "at", "image": image} | _query(others, y, x, checkpoint, temperature)
     return Response(await parts.explorers.ask(job, own, asked), media_type="application/json")
+
+
+def _refuse_idle(request: Request, names: tuple[str, ...], needed: str, given: bool) -> None:
+    """Raise `Refused` for a parameter that says nothing without another which is not given."""
+    idle = None if given else next((name for name in names if name in request.query_params), None)
+    if idle is not None:
+        raise Refused(idle, f"expected {needed} beside it, without which it says nothing; give it, or leave {idle} out")
 
 
 def _query(
