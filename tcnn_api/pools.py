@@ -166,6 +166,7 @@ class Pools:
         self.reading = Pool("a download", share=8, queue=None, seconds=90.0)
         self.disk = Pool("an upload", share=4, queue=None, seconds=3600.0)
         self.removals = Pool("the store of results", share=4, queue=None, seconds=60.0)
+        self.database = Pool("the database", share=1, queue=None, seconds=20.0)  # probes, which share an answer
         self.probe = Pool("the store of results", share=1, queue=1, seconds=2.0)
         self.uploads = Share("uploads", 8)
         self.downloads = Share("downloads", 32)

@@ -1,9 +1,7 @@
 """Database engine: connections, transactions, and `StoreUnavailable` for every failure of the database.
 
-SQLite: WAL, so that readers and the one writer do not meet; `synchronous=FULL`, so that what was committed survives a
-power cut; `BEGIN IMMEDIATE` before every write, so that a transaction never finds out half way that it must wait.
-SQLite waits for other writers by naps that grow to 100 ms, so that whoever has waited long waits still longer. Here
-threads of a process take turns, and processes look again after a few milliseconds, all with the same chance.
+SQLite: threads of a process take turns at writing; how processes wait for each other, and what is done about a file
+that is moved away, is in `sqlite`.
 
 PostgreSQL: connections are tried before they are used; locks and absent servers are waited for `wait` seconds, and
 every single answer for little more than twice as long, by the server's timeouts and by ours (`postgres`). One that is
@@ -11,27 +9,21 @@ frozen is waited for less than two seconds (`silence`).
 """
 
 import os
-import random
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, make_url
 from sqlalchemy import exc as sql
 
 from tcnn.errors import RequestError, one_line
+from tcnn_jobs.database import sqlite
 from tcnn_jobs.errors import StoreUnavailable
-
-LONGEST_LOG = 50_000
-"""Pages of 4 KiB after which a writer empties SQLite's log itself, should nobody else do so."""
 
 _NAP = 0.2
 _DUE = "tcnn_due"
-_TURN = 0.0005, 0.003  # seconds between two looks whether another process has finished its transaction
 _MISSING_TABLE, _NO_PERMISSION = "42P01", "42501"  # of PostgreSQL
 _BUSY = ("55P03", "57014")
 
@@ -59,11 +51,14 @@ class Database:
     def _open(self) -> None:
         self._pid = os.getpid()
         self._turn = threading.Lock()
-        self._engine = _engine(self.url, self.wait)
+        self._file = sqlite.File(self.url.database or "") if self.is_sqlite else None
+        self._engine = _engine(self.url, self.wait, self._file)
 
     def close(self) -> None:
         """Close all connections; the next call opens new ones."""
         self.engine.dispose()
+        if self._file is not None:
+            self._file.forget()
 
     @property
     def engine(self) -> Engine:
@@ -89,7 +84,7 @@ class Database:
         Whoever commits meanwhile waits for the disk, a quarter of a second at times; a log of at most `longer_than`
         bytes is left alone.
         """
-        if self.is_sqlite and _log_size(self.url) > longer_than:
+        if self._file is not None and self._file.log_size() > longer_than:
             with self.translated(), self.engine.connect() as connection:
                 connection.execution_options(begin="SELECT 1").exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
 
@@ -126,15 +121,20 @@ class Database:
     def _transaction(self, begin: str, deadline: float, patience: float | None = None) -> Iterator[Connection]:
         ending = False
         with self.translated(lambda: ending):
-            connection = self._connect(deadline).execution_options(begin=begin, deadline=deadline)
+            engine = self.engine  # a forked child's own, and its own file
+            if self._file is not None:
+                self._file.check()  # to connect would make a new one
+            connection = self._connect(engine, deadline).execution_options(begin=begin, deadline=deadline)
             if not self.is_sqlite:
                 driver: Any = connection.connection.dbapi_connection
                 driver.patience = 2 * self.wait + 2 if patience is None else patience
             connection.info.pop(_DUE, None)  # of a transaction that has not happened
             with connection:
                 with connection.begin():
-                    if not self.is_sqlite:
+                    if self._file is None:
                         driver.limit()
+                    else:
+                        self._file.check()
                     yield connection
                     ending = True
                 if connection.info.pop(_DUE, False) and not self.is_sqlite:
@@ -152,7 +152,7 @@ class Database:
             return False
         from tcnn_jobs.database.postgres import listen
 
-        with self.translated(), self._connect(time.monotonic() + self.wait) as connection:
+        with self.translated(), self._connect(self.engine, time.monotonic() + self.wait) as connection:
             driver: Any = connection.connection.dbapi_connection
             if driver.pooled:
                 return False
@@ -164,11 +164,11 @@ class Database:
                 raise StoreUnavailable(f"{self.place}: {one_line(error)}") from error
         return True
 
-    def _connect(self, deadline: float) -> Connection:
+    def _connect(self, engine: Engine, deadline: float) -> Connection:
         """A connection; a server that is being restarted is asked again until `deadline`, one that is frozen is not."""
         while True:
             try:
-                return self.engine.connect()
+                return engine.connect()
             except (sql.OperationalError, sql.InterfaceError) as error:
                 if self.is_sqlite or time.monotonic() + _NAP >= deadline or _silent(error):
                     raise
@@ -187,13 +187,6 @@ class Database:
             unavailable = StoreUnavailable(f"{self.place}: {_reason(error, self.wait)}")
             unavailable.in_doubt = in_doubt()
             raise unavailable from error
-
-
-def _log_size(url: URL) -> int:
-    try:
-        return Path(f"{url.database}-wal").stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 def parsed(url: str) -> URL:
@@ -218,12 +211,9 @@ def due(connection: Connection) -> None:
     connection.info[_DUE] = True
 
 
-def _engine(url: URL, wait: float) -> Engine:
-    if url.get_backend_name() == "sqlite":
-        engine = create_engine(url, connect_args={"timeout": wait}, **_pool(64, wait))
-        event.listen(engine, "connect", _sqlite_connection)
-        event.listen(engine, "begin", _sqlite_begin)
-        return engine
+def _engine(url: URL, wait: float, file: sqlite.File | None) -> Engine:
+    if file is not None:
+        return sqlite.connecting(url, wait, file, **_pool(64, wait))
     from tcnn_jobs.database.postgres import connecting  # loads psycopg, which a queue in a file does without
 
     return connecting(url, wait, **_pool(20, wait))
@@ -233,37 +223,6 @@ def _pool(connections: int, wait: float) -> dict[str, Any]:
     """At most so many, opened when they are wanted and then kept: PostgreSQL starts a process for every new one, and to
     open and close some in every burst of requests made the bursts longer. The one used last is used next."""
     return {"pool_size": connections, "max_overflow": 0, "pool_use_lifo": True, "pool_timeout": wait}
-
-
-def _sqlite_connection(connection: Any, record: Any) -> None:
-    connection.isolation_level = None  # transactions begin where we say so
-    # SQLite would have every hundredth request or so empty the log, for up to a second: `checkpoint` does that aside.
-    # What the file has is cut off the log, so that its length says how much the file lacks.
-    limits = f"wal_autocheckpoint = {LONGEST_LOG}", "journal_size_limit = 0"
-    for pragma in ("synchronous = FULL", "foreign_keys = ON", *limits):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _sqlite_begin(connection: Connection) -> None:
-    options = connection.get_execution_options()
-    begin, deadline = options.get("begin", "BEGIN"), options.get("deadline", time.monotonic())
-    file = connection.connection
-    file.execute("PRAGMA busy_timeout = 0")
-    while _busy_now(file, begin) and time.monotonic() < deadline:
-        time.sleep(random.uniform(*_TURN))  # noqa: S311 - nobody gains from guessing it
-    left = max(0.0, deadline - time.monotonic())
-    file.execute(f"PRAGMA busy_timeout = {round(left * 1000)}")
-    if not file.in_transaction:
-        connection.exec_driver_sql(begin)  # the last time, so that SQLAlchemy tells why not
-
-
-def _busy_now(file: Any, begin: str) -> bool:
-    """Whether the transaction could not begin because another process is in one."""
-    try:
-        file.execute(begin)
-    except sqlite3.OperationalError as error:
-        return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY  # the lowest byte is the kind of error
-    return False
 
 
 def _silent(error: sql.DBAPIError) -> bool:

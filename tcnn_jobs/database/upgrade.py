@@ -1,4 +1,4 @@
-"""Schema migrations by Alembic: upgrade a database, and refuse one that is out of date."""
+"""Schema migrations by Alembic: upgrade a database, and tell whether it is up to date."""
 
 import sqlite3
 import time
@@ -47,7 +47,7 @@ class Upgrade(Database):
                 command.upgrade(alembic_config(connection), "head")
             except CommandError as error:
                 raise StoreUnavailable(
-                    f"{self.place}: this version of tcnn does not know its schema, {_current(connection)}; "
+                    f"{self.place}: this version of tcnn does not know its schema, {revision(connection)}; "
                     "use the version that made it, or a newer one"
                 ) from error
             except sql.DBAPIError as error:
@@ -59,7 +59,7 @@ class Upgrade(Database):
     def _is_usable(self) -> bool:
         """Whether there is nothing to do, so that nobody is waited for."""
         with self.reading() as connection:
-            return _usable(connection, _current(connection))
+            return fits(connection, revision(connection))
 
     def _take_turn(self, connection: Connection) -> None:
         """Look again and again: one long wait could not be told from a server that is frozen."""
@@ -68,17 +68,6 @@ class Upgrade(Database):
             if time.monotonic() > deadline:
                 raise StoreUnavailable(f"{self.place}: another process has been changing the schema for {LONGEST:g} s")
             time.sleep(_NAP * 5)
-
-    def check(self) -> None:
-        """Whether the database can be used now; raises `StoreUnavailable`."""
-        with self.reading() as connection:
-            found = _current(connection)
-            usable = _usable(connection, found)
-        if not usable:
-            raise StoreUnavailable(
-                f"{self.place}: the schema is {found or 'empty'}, expected {head()}; "
-                "start tcnn serve or tcnn worker of this version, which bring it up to date"
-            )
 
     def _use_wal(self) -> None:
         """Said once, a file keeps it. SQLite does not wait for other processes here, so this does."""
@@ -124,7 +113,7 @@ def _known() -> frozenset[str]:
     return frozenset(script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions())
 
 
-def _usable(connection: Connection, found: str | None) -> bool:
+def fits(connection: Connection, found: str | None) -> bool:
     """Whether the tables are ours, or a newer version's that has only added to them: while a service is brought up to
     date host by host, the version before works beside the new one."""
     if found is None or found == head() or found in _known():
@@ -133,7 +122,8 @@ def _usable(connection: Connection, found: str | None) -> bool:
     return oldest is not None and oldest <= head()
 
 
-def _current(connection: Connection) -> str | None:
+def revision(connection: Connection) -> str | None:
+    """The revision of the tables that are there; None if there are none."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     return connection.scalar(text("SELECT version_num FROM alembic_version"))

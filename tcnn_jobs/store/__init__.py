@@ -11,7 +11,7 @@ A status changes along `tcnn_jobs.model.jobs.TRANSITIONS` only. What a worker wr
 number). All times are the database's.
 """
 
-from tcnn_jobs.database.upgrade import Upgrade
+from tcnn_jobs.database.health import Health
 from tcnn_jobs.store.accounts.api_keys import ApiKeys
 from tcnn_jobs.store.accounts.ledger import Audits
 from tcnn_jobs.store.accounts.quotas import Tenants
@@ -42,6 +42,6 @@ class Store(
     Figures,
     Overview,
     Shares,
-    Upgrade,
+    Health,
 ):
     """Jobs, uploads, workers, webhook calls, tenants and their API keys in one database."""

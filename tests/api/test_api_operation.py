@@ -71,6 +71,27 @@ def test_a_locked_database_is_503_and_nothing_is_lost(own: TestClient, refusal: 
     assert len(own.get("/jobs").json()["data"]) == 2
 
 
+def test_a_locked_database_is_neither_ready_nor_up(own: TestClient, refusal: Refusal) -> None:
+    """It can be read, and accepts no job."""
+    other = sqlite3.connect(parts_of(own).settings.root / "tcnn.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    assert "locked" in refusal(own.get("/readyz"), 503, "database")["detail"]
+    assert samples(own)["tcnn_database_up", frozenset()] == 0
+    other.close()
+
+
+def test_a_home_that_was_moved_away_gets_no_job(own: TestClient, refusal: Refusal) -> None:
+    """Nor is it made anew, so that it can be moved back."""
+    root = parts_of(own).settings.root
+    root.rename(root.with_name("elsewhere"))
+    refusal(own.post("/transform", json={"model": "resnet18"}), 503)
+    said = own.get("/readyz").json()
+    assert [error["field"] for error in said["errors"]] == ["database", "home"]
+    assert not root.exists()
+    root.with_name("elsewhere").rename(root)
+    assert own.post("/transform", json={"model": "resnet18"}).status_code == 202
+
+
 def test_a_database_of_another_version_is_not_ready(own: TestClient, refusal: Refusal) -> None:
     with sqlite3.connect(parts_of(own).settings.root / "tcnn.db") as database:
         database.execute("UPDATE alembic_version SET version_num = 'other'")

@@ -150,10 +150,37 @@ def fill(store: Store, name: str, pipe: Connection, limit: int) -> None:
     pipe.send(store.enqueue(new()).id)
 
 
+def check_without_room(store: Store, name: str, pipe: Connection) -> None:
+    """Check the database on a disk that has no room at all, and with room."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, before[1]))
+    _check(store, pipe)
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    _check(store, pipe)
+
+
+def check_as_another(store: Store, name: str, pipe: Connection) -> None:
+    """Check the database as a user who may read it and no more."""
+    store.check()  # Python's own modules may be closed to others
+    store.close()
+    os.seteuid(65534)
+    _check(store, pipe)
+
+
+def _check(store: Store, pipe: Connection) -> None:
+    try:
+        store.check()
+        pipe.send("accepted")
+    except StoreUnavailable as error:
+        pipe.send(f"refused: {error}")
+
+
 def keep(store: Store, name: str, pipe: Connection, seconds: float) -> None:
     """Keep house until killed."""
     pipe.send(str(store.hold(HOUSE, name, seconds).mine))
     time.sleep(600)
 
 
-DEEDS: dict[str, Any] = {"work": work, "die": die, "migrate": migrate, "lock": lock, "fill": fill, "keep": keep}
+DEEDS: dict[str, Any] = {
+    deed.__name__: deed for deed in (work, die, migrate, lock, fill, check_without_room, check_as_another, keep)
+}

@@ -66,12 +66,16 @@ async def me(request: Request) -> Me:
     responses={200: examples.answer({"status": "ready", "free_bytes": 123456789000}, "Yes."), **problems(503)},
 )
 async def readyz(parts: ServiceDep, request: Request) -> Readiness | Response:
-    """Readiness: database and object store answer, the schema fits, TCNN_HOME is writable with free space. No key."""
+    """Readiness: the database accepts changes and the schema fits, the object store answers, TCNN_HOME is writable with
+    free space. No key.
+    """
     wrong = []
     try:
-        await to_thread.run_sync(parts.store.check)
-    except EnvironmentFailure:
-        wrong.append(FieldError(field="database", message="locked, away, or of another version; the log says more"))
+        await parts.pools.database.run("", parts.store.check_lately)
+    except EnvironmentFailure as error:
+        log.warning("failed", error=str(error))
+        said = "locked, away, full, read-only, or of another version; the log says more"
+        wrong.append(FieldError(field="database", message=said))
     free = 0
     try:
         free = await to_thread.run_sync(_free, parts.home)
@@ -92,6 +96,10 @@ async def readyz(parts: ServiceDep, request: Request) -> Readiness | Response:
 
 
 def _free(home: Home) -> int:
-    """Free bytes on the disk of TCNN_HOME, after a test write."""
+    """Free bytes on the disk of TCNN_HOME, after a test write. One that was moved away is not made anew: it could no
+    longer be moved back.
+    """
+    if not home.root.is_dir():
+        raise NotADirectoryError(home.root)
     home.create()
     return shutil.disk_usage(home.root).free

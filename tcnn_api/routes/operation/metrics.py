@@ -34,7 +34,7 @@ def metrics(parts: ServiceDep) -> Response:
 
 
 class QueueCollector(Collector):
-    """Asks the store once for every scrape. Without a database there is only `tcnn_database_up` 0."""
+    """Asks the store once for every scrape. Of a database that accepts no change there is only `tcnn_database_up` 0."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -45,8 +45,9 @@ class QueueCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Gauges of the queue and of the workers, and a summary of what has ended."""
-        up = GaugeMetricFamily("tcnn_database_up", "1 if the database answers.")
+        up = GaugeMetricFamily("tcnn_database_up", "1 if the database answers and accepts changes.")
         try:
+            self.store.check_lately()
             statistics = self.store.statistics()
         except StoreUnavailable:
             up.add_metric((), 0)
