@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _SCRIPTS = Path(__file__).parent.parent / "migrations"
 _LOCK = 7_239_105_441  # any number that other programs are unlikely to lock
 _NAP = 0.02
+_EXISTS = ("42P07", "42701")  # PostgreSQL's words for a table and a column
 LONGEST = 3600.0
 """Seconds that another process's migration is waited for, and any step of our own: a large table takes its time."""
 
@@ -43,6 +44,7 @@ class Upgrade(Database):
             if not self.is_sqlite:
                 connection.execute(text("SET LOCAL statement_timeout = 0"))
                 self._take_turn(connection)
+            before = revision(connection)
             try:
                 command.upgrade(alembic_config(connection), "head")
             except CommandError as error:
@@ -53,7 +55,7 @@ class Upgrade(Database):
             except sql.DBAPIError as error:
                 raise StoreUnavailable(
                     f"{self.place}: its schema cannot be brought up to date ({one_line(error.orig or error)}); "
-                    "nothing was changed; give this user a database of its own"
+                    f"nothing was changed; {_remedy(error, before)}"
                 ) from error
 
     def _is_usable(self) -> bool:
@@ -111,6 +113,19 @@ def _known() -> frozenset[str]:
     from alembic.script import ScriptDirectory
 
     return frozenset(script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions())
+
+
+def _remedy(error: sql.DBAPIError, before: str | None) -> str:
+    """What to do about a migration that failed, of a database with this revision."""
+    state, said = getattr(error.orig, "sqlstate", None), str(error.orig)
+    if before is None:
+        return "give this user a database of its own"
+    if state in _EXISTS or (state is None and ("already exists" in said or "duplicate column" in said)):
+        return (
+            f"its tables are of revision {before}, but tables of a newer release are there, too: "
+            "restore the backup into an empty database"
+        )
+    return "mend that, and start tcnn again"
 
 
 def fits(connection: Connection, found: str | None) -> bool:
