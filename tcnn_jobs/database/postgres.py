@@ -97,7 +97,10 @@ def connecting(url: URL, wait: float, **pool: Any) -> Engine:
         url,
         **pool,
         pool_pre_ping=True,
+        # Whatever the database's defaults: those who wait for a tenant's row must see what the one before has written.
+        isolation_level="READ COMMITTED",
         connect_args={
+            "client_encoding": "utf8",
             "connect_timeout": max(2, round(wait)),  # less is not heard by libpq
             "options": " ".join([given, *(f"-c {name}={value}" for name, value in limits.items())]),
             "keepalives_idle": 10,

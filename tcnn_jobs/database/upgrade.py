@@ -38,6 +38,8 @@ class Upgrade(Database):
 
         if self.is_sqlite:
             self._use_wal()
+        else:
+            self._refuse_encoding()
         if self._is_usable():
             return
         with self.writing(wait=LONGEST) as connection:
@@ -62,6 +64,16 @@ class Upgrade(Database):
         """Whether there is nothing to do, so that nobody is waited for."""
         with self.reading() as connection:
             return fits(connection, revision(connection))
+
+    def _refuse_encoding(self) -> None:
+        """PostgreSQL converts texts to the encoding of its database, and has no place for most in another one."""
+        with self.reading() as connection:
+            found = connection.scalar(text("SHOW server_encoding"))
+        if found != "UTF8":
+            raise StoreUnavailable(
+                f"{self.place}: expected a database in UTF8, for names are in any language, found {found}; "
+                "create it with ENCODING 'UTF8' TEMPLATE template0"
+            )
 
     def _take_turn(self, connection: Connection) -> None:
         """Look again and again: one long wait could not be told from a server that is frozen."""
