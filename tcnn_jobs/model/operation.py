@@ -82,6 +82,8 @@ class Statistics(Model):
     """kind → outcome → (jobs, seconds that they ran), since the store was made; deleted jobs stay counted."""
     workers: tuple[WorkerInfo, ...] = ()
     """Those that have been heard of in the last hour; `heartbeat_at` is here the age in seconds."""
+    slots: dict[str, tuple[int, int]] = Field(default_factory=dict)
+    """Of the workers that are present: worker → (slots, slots that its running jobs take)."""
 
 
 class Actor(Model):

@@ -51,6 +51,7 @@ _BUSY = (
 )
 _KEEPER = select(leases.c.holder).where(leases.c.name == HOUSE)
 _WORKERS = select(workers, PRESENT.label("present")).where(not_(_DEAD)).order_by(workers.c.host, workers.c.name)
+_SLOTS = select(workers.c.name, workers.c.slots).where(PRESENT).order_by(workers.c.name)
 _AT_WORK = select(func.count()).select_from(workers).where(PRESENT)
 _OTHERS = select(
     exists().where(
@@ -110,6 +111,12 @@ def heard(connection: Connection, seconds: float) -> list[WorkerInfo]:
     query = select(workers, age).where(workers.c.heartbeat_at > now() - bindparam("most", type_=Double()))
     rows = connection.execute(query.order_by(workers.c.name), {"most": seconds})
     return [_as_worker(row).model_copy(update={"heartbeat_at": max(0.0, row.age)}) for row in rows]
+
+
+def slots(connection: Connection) -> dict[str, tuple[int, int]]:
+    """Slots of every worker that is present, and how many of them its running jobs take."""
+    busy = {row.worker: int(row.slots) for row in connection.execute(_BUSY)}
+    return {row.name: (row.slots, busy.get(row.name, 0)) for row in connection.execute(_SLOTS)}
 
 
 def _as_worker(row: Row[Any]) -> WorkerInfo:

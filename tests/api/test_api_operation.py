@@ -25,7 +25,7 @@ from tcnn_api.app import create_app
 from tcnn_api.deps import Service
 from tcnn_api.routes.operation import pages
 from tcnn_api.settings import load
-from tcnn_jobs.model.jobs import Kind, Status
+from tcnn_jobs.model.jobs import TERMINAL, Kind, Status
 from tcnn_jobs.model.operation import WorkerInfo
 from tcnn_jobs.store import Store
 
@@ -158,6 +158,11 @@ def test_metrics_are_the_queues(alice: TestClient, service: Service, make: Make)
     assert value("tcnn_job_seconds_sum", kind="transform", outcome="succeeded") > 0
     assert 0 <= value("tcnn_worker_heartbeat_age_seconds", worker="w1", host="here", version="0.1") < 60
     assert value("tcnn_worker_slots", worker="w1") == 2
+    assert value("tcnn_slots_busy", worker="w1") == 0
+    assert {
+        (dict(labels)["kind"], dict(labels)["outcome"]) for name, labels in found if name == "tcnn_job_seconds_count"
+    } == {(kind, outcome) for kind in Kind for outcome in TERMINAL}, "a first failure is an increase, from 0"
+    assert value("tcnn_job_seconds_count", kind="finetune", outcome="failed") == 0
     assert value("tcnn_gpu_memory_used_bytes", worker="w1", gpu="0", name="H200") == 10
     assert value("tcnn_gpu_memory_total_bytes", worker="w1", gpu="0", name="H200") == 100
 

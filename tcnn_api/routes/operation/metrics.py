@@ -14,7 +14,7 @@ from starlette.responses import Response
 from tcnn_api.deps import AUTHENTICATED, ServiceDep
 from tcnn_api.description import examples
 from tcnn_jobs.errors import StoreUnavailable
-from tcnn_jobs.model.jobs import Kind
+from tcnn_jobs.model.jobs import TERMINAL, Kind
 from tcnn_jobs.model.operation import Statistics
 from tcnn_jobs.store import Store
 
@@ -70,9 +70,10 @@ def _queue(statistics: Statistics) -> list[Metric]:
     ended = SummaryMetricFamily(
         "tcnn_job_seconds", "How long jobs ran, and how many ended so.", labels=("kind", "outcome")
     )
-    for kind_name, outcomes in statistics.finished.items():
-        for outcome, (jobs, seconds) in outcomes.items():
-            ended.add_metric((kind_name, outcome), jobs, seconds)
+    for kind in Kind:
+        for outcome in sorted(TERMINAL):  # zeros, too: of a counter that begins at one nobody sees the first increase
+            jobs, seconds = statistics.finished.get(kind, {}).get(outcome, (0, 0.0))
+            ended.add_metric((kind, outcome), jobs, seconds)
     return [queued, blocked, running, oldest, ended]
 
 
@@ -80,16 +81,19 @@ def _workers(statistics: Statistics) -> list[Metric]:
     age = GaugeMetricFamily(
         "tcnn_worker_heartbeat_age_seconds", "Since a worker was last heard of.", labels=("worker", "host", "version")
     )
-    slots = GaugeMetricFamily("tcnn_worker_slots", "Jobs that a worker runs at once.", labels=("worker",))
+    slots = GaugeMetricFamily("tcnn_worker_slots", "Slots of a worker that is present.", labels=("worker",))
+    busy = GaugeMetricFamily("tcnn_slots_busy", "Slots that its running jobs take.", labels=("worker",))
     labels = ("worker", "gpu", "name")
     used = GaugeMetricFamily("tcnn_gpu_memory_used_bytes", "Memory in use, by anybody.", labels=labels)
     total = GaugeMetricFamily("tcnn_gpu_memory_total_bytes", "Memory of a GPU.", labels=labels)
     for worker in statistics.workers:
         age.add_metric((worker.name, worker.host, worker.version), worker.heartbeat_at or 0.0)
-        slots.add_metric((worker.name,), worker.slots)
         for gpu in worker.gpus:
             place = (worker.name, str(gpu.get("index", "")), str(gpu.get("name", "")))
             if "memory_total" in gpu:
                 used.add_metric(place, gpu["memory_used"])
                 total.add_metric(place, gpu["memory_total"])
-    return [age, slots, used, total]
+    for name, (all_of_them, taken) in statistics.slots.items():
+        slots.add_metric((name,), all_of_them)
+        busy.add_metric((name,), taken)
+    return [age, slots, busy, used, total]

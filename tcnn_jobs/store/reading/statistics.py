@@ -60,6 +60,7 @@ class Figures(Database):
                 ).group_by(tallies.c.kind, tallies.c.outcome)
             ).all()
             heard = fleet.heard(connection, _HOUR)
+            slots = fleet.slots(connection)
         finished: dict[str, dict[str, tuple[int, float]]] = {}
         for row in ended:
             finished.setdefault(row.kind, {})[row.outcome] = (int(row.jobs), float(row.seconds))
@@ -70,6 +71,7 @@ class Figures(Database):
             oldest_queued_seconds=0.0 if backlog.since is None else max(0.0, at - backlog.since),
             finished=finished,
             workers=tuple(heard),
+            slots=slots,
         )
 
 

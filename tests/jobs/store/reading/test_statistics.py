@@ -82,6 +82,20 @@ def _silent(store: Store, name: str, seconds: float) -> None:
         )
 
 
+@ON_SQLITE
+def test_slots_of_those_who_are_present(store: Store) -> None:
+    """A job takes as many as it has; those of a worker that was killed are nobody's."""
+    for name in ("w1", "w2", "killed"):
+        store.heartbeat(info(name).model_copy(update={"slots": 2}), [])
+    store.enqueue(new(slots=2))
+    hold(store.claim("w1", slots=2))
+    store.enqueue(new())
+    hold(store.claim("killed"))
+    _silent(store, "killed", 61)
+    assert store.statistics().slots == {"w1": (2, 2), "w2": (2, 0)}
+    assert [worker.name for worker in store.statistics().workers] == ["killed", "w1", "w2"]
+
+
 def test_how_busy_they_are_and_since_when(store: Store) -> None:
     assert store.workers() == []
     store.heartbeat(info("w2").model_copy(update={"slots": 4, "host": "a"}), [])
