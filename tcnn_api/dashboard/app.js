@@ -4,8 +4,9 @@
 import { announce, h, say } from "./dom.js";
 import { guardDrops } from "./components/dropping.js";
 import { untilBack } from "./components/parts.js";
+import { forgetNames } from "./components/names.js";
 import { keepPlaces, placed } from "./components/places.js";
-import { Problem, get, key, onKeyGiven, onKeyNeeded, onStanding, reached, whenBack, whose } from "./server/http.js";
+import { Problem, get, key, onKeyForgotten, onKeyGiven, onKeyNeeded, onStanding, reached, whenBack, whose } from "./server/http.js";
 import * as edited from "./forms/edit-request.js";
 import * as attention from "./attention/attention.js";
 import * as checkpoint from "./uploads/checkpoint.js";
@@ -128,7 +129,7 @@ function keys() {
   const button = document.getElementById("key");
   const field = h("input", { id: "key-field", type: "password", autocomplete: "off", spellcheck: "false", required: true, "aria-describedby": "key-error" });
   const error = h("p", { class: "error", id: "key-error", role: "alert" });
-  const forget = h("button", { type: "button", class: "quiet", onclick: () => (key.forget(), location.reload()) }, "Forget the key");
+  const forget = h("button", { type: "button", class: "quiet", onclick: () => (key.forget(), forgotten()) }, "Forget the key");
   const heading = h("h2", { id: "key-title" });
   const form = h(
     "form", { method: "dialog" },
@@ -163,6 +164,19 @@ function keys() {
     button.replaceChildren("Key", h("span", { class: "tenant" }, ` of ${tenant}`));
   }
 
+  /** Nothing that another key has opened stays: neither what is shown, nor the streams that it came by. A link's page has its own. */
+  function changed() {
+    forgetNames();
+    if (!key.isLent()) route();
+  }
+
+  function forgotten() {
+    button.replaceChildren("Key");
+    button.hidden = true;
+    changed();
+    whose("").then(() => dialog.close()).catch((problem) => problem.status === 401 && !key.get() && open(false));
+  }
+
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     try {
@@ -170,7 +184,7 @@ function keys() {
       field.value = "";
       dialog.close();
       announce("The key was accepted.");
-      route();
+      changed();
     } catch (problem) {
       const wrong = problem instanceof Problem && problem.status === 401;
       say(error, wrong ? "The server does not recognise this key. Check it, or ask for another." : problem.message);
@@ -184,17 +198,18 @@ function keys() {
   let asking = null;
   onKeyNeeded((had) => {
     if (dialog.open || key.isLent()) return; // a link's page says itself that it has ended
-    asking ??= key.borrow().then(async (found) => (found ? (await accept(found), route()) : open(had))).catch(() => open(had)).finally(() => (asking = null));
+    asking ??= key.borrow().then(async (found) => (found ? (await accept(found), changed()) : open(had))).catch(() => open(had)).finally(() => (asking = null));
   });
   onKeyGiven((given, waited) => {
     if (asking) return; // it hears of it, too
-    whose(given).then(({ tenant }) => {
-      told(tenant);
-      if (!waited) return;
-      dialog.close();
-      route();
-    }).catch(() => {});
+    button.hidden = false;
+    button.replaceChildren("Key"); // until it is known whose
+    if (waited) dialog.close();
+    else announce("Another window has changed the key.");
+    changed();
+    whose(given).then(({ tenant }) => given === key.own() && told(tenant)).catch(() => {});
   });
+  onKeyForgotten(forgotten);
   const begin = () => whose(key.get()).then(({ tenant }) => told(tenant)).catch((problem) => problem.passes && whenBack(begin));
   if (key.get()) begin();
 }

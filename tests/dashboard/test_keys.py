@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import LOOKS, Open, inaccessible, sync_api
+from browsing import LOOKS, Open, archive, inaccessible, sync_api, until
 from serving import Server, hosted
 from story import Story
 
@@ -101,6 +101,77 @@ def test_a_key_that_two_windows_ask_for_is_given_once(server: Server, open_page:
         expect(window.locator(".jobs li")).to_have_count(5)
         expect(window.get_by_role("dialog")).to_be_hidden()
         expect(window.get_by_role("button", name="Key of local")).to_be_visible()
+
+
+def given_another(page: Any, key: str) -> None:
+    page.locator("#key").click()
+    entered(page, key)
+
+
+def test_another_key_is_that_of_every_window(server: Server, story: Story, open_page: Open) -> None:
+    """What the key before it has opened would stand there under the other tenant's name, and go on to be told."""
+    page = open_page(server.url)
+    entered(page, "secret-of-this")
+    windows = [page.context.new_page() for _ in range(2)]
+    for window, address in zip(windows, (f"jobs/{story.running.job}", "runs"), strict=True):
+        window.goto(f"{server.url}/#/{address}")
+    job, runs = windows
+    expect(job.get_by_role("heading", level=1)).to_have_text("resnet18")
+    expect(runs.locator(".runs tbody tr")).to_have_count(5)
+    given_another(runs, "other-key")
+    expect(runs.get_by_text("No runs match.")).to_be_visible()
+    expect(page.get_by_text("Nothing here yet")).to_be_visible()
+    expect(job.get_by_role("heading", level=1)).to_have_text("Job not found")
+    for window in (page, job):
+        expect(window.get_by_role("button", name="Key of bob")).to_be_visible()
+
+
+def test_a_key_that_one_window_forgets_opens_nothing_in_any(server: Server, story: Story, open_page: Open) -> None:
+    page = open_page(server.url)
+    entered(page, "secret-of-this")
+    other = page.context.new_page()
+    other.goto(f"{server.url}/#/jobs/{story.running.job}")
+    expect(other.get_by_role("heading", level=1)).to_have_text("resnet18")
+    page.locator("#key").click()
+    page.get_by_role("button", name="Forget the key").click()
+    for window in (page, other):
+        expect(window.get_by_role("dialog", name="This server requires a key")).to_be_visible()
+        expect(window.locator("#key")).to_have_text("Key")
+        assert window.evaluate("sessionStorage.getItem('tcnn-key')") is None
+    expect(page.locator(".jobs li")).to_have_count(0)
+    expect(other.get_by_role("heading", level=1)).to_have_text("The job cannot be shown")
+    entered(other, "secret-of-this")
+    expect(page.locator(".jobs li")).to_have_count(5)
+    expect(other.get_by_role("heading", level=1)).to_have_text("resnet18")
+
+
+def test_a_file_goes_to_whom_it_was_chosen_for(server: Server, open_page: Open, tmp_path: Path) -> None:
+    """One whose turn comes when the window has another tenant's key waits for somebody to say so."""
+    page = open_page(f"{server.url}/#/data")
+    entered(page, "secret-of-this")
+    expect(page.get_by_text("None uploaded yet.")).to_be_visible()
+    other = page.context.new_page()
+    other.goto(server.url)
+    expect(other.get_by_role("button", name="Key of local")).to_be_visible()
+    held: list[Any] = []
+    page.route("**/datasets", lambda route: route.continue_() if held else held.append(route))
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.zip").write_bytes(archive(tmp_path / name))
+    page.get_by_label("Files").set_input_files([tmp_path / "first.zip", tmp_path / "second.zip"])
+    until(page, lambda: held)
+    given_another(other, "other-key")
+    expect(page.get_by_role("button", name="Key of bob")).to_be_visible()
+    held[0].continue_()  # on its way already, with the key that it was sent with
+    expect(page.locator("#outbox .sent")).to_contain_text("first.zip")
+    expect(page.locator("#outbox .error")).to_contain_text("The key has changed since this file was chosen.")
+    assert inaccessible(page, "#outbox") == []
+    with server.client("other-key") as bob, server.client("secret-of-this") as local:
+        assert bob.get("/datasets").json()["data"] == []
+        assert [one["name"] for one in local.get("/datasets").json()["data"]] == ["first.zip"]
+        page.get_by_role("button", name="Try again to send second.zip").click()
+        expect(page.locator(".listing").get_by_role("link", name="second.zip")).to_be_visible()
+        assert [one["name"] for one in bob.get("/datasets").json()["data"]] == ["second.zip"]
+        local.delete(f"/datasets/{local.get('/datasets').json()['data'][0]['id']}")
 
 
 def test_a_key_that_was_refused_is_not_sent_again(

@@ -61,6 +61,12 @@ async function find(id) {
   return names.get(id) ?? id;
 }
 
+/** Another key may not see what had these names, or may see what seemed to have none. */
+export function forgetNames() {
+  names.clear();
+  asked.clear();
+}
+
 /** Ask for the names that jobs mention, and heed what they are called now; true if any is another than before. */
 export async function learn(jobs) {
   if (key.isLent()) return false; // a link opens nothing but its job

@@ -27,7 +27,7 @@ export class Away extends Error {
   }
 }
 
-const listeners = { standing: new Set(), back: new Set(), key: new Set(), given: new Set() };
+const listeners = { standing: new Set(), back: new Set(), key: new Set(), given: new Set(), forgotten: new Set() };
 const there = { server: true, database: true };
 
 /** Calls back with `{server, database}`, whether the server answers and whether it says that its database does, as they come and go. */
@@ -48,6 +48,11 @@ export function onKeyNeeded(call) {
 /** Calls back with the key that another window was given, where it is not the one that this window had, and whether this one waited for it. */
 export function onKeyGiven(call) {
   listeners.given.add(call);
+}
+
+/** Calls back when another window has made all of them forget the key. */
+export function onKeyForgotten(call) {
+  listeners.forgotten.add(call);
 }
 
 function stand(changed) {
@@ -71,7 +76,9 @@ let lent = ""; // what a link opens with: for this window and this page alone
 let wrong = null; // a key that the server has refused
 
 export const key = {
-  get: () => lent || (sessionStorage.getItem(KEY) ?? ""),
+  get: () => lent || key.own(),
+  /** This window's, whatever a link's page looks with. */
+  own: () => sessionStorage.getItem(KEY) ?? "",
   /** Look with what a link opens with, in place of a key; with nothing, as before. */
   lend: (secret) => {
     lent = secret;
@@ -109,7 +116,10 @@ others.addEventListener("message", ({ data }) => {
     sessionStorage.setItem(KEY, data.key);
     if (data.key !== own) for (const call of listeners.given) call(data.key, !own || own === wrong);
   }
-  if (data.forget) sessionStorage.removeItem(KEY);
+  if (data.forget && own !== null) {
+    sessionStorage.removeItem(KEY);
+    for (const call of listeners.forgotten) call();
+  }
 });
 
 let looking = null;
@@ -170,8 +180,8 @@ export async function whose(given) {
   throw new Problem(answer.status, await answer.json().catch(() => ({})));
 }
 
-export function headers(more = {}) {
-  return key.get() ? { ...more, Authorization: `Bearer ${key.get()}` } : more;
+export function headers(more = {}, own = key.get()) {
+  return own ? { ...more, Authorization: `Bearer ${own}` } : more;
 }
 
 /** The response, if it is a good one. Throws `Problem`, `Away`, or AbortError when `signal` says so. */
@@ -212,16 +222,15 @@ export function once() {
 }
 
 /**
- * Send a file as the part `file` of a form, telling how much has gone: fetch cannot tell. While nothing goes the server may look at
- * the file: `Away` is thrown if it is no longer there.
+ * Send a file with the key `own` as the part `file` of a form, telling how much has gone: fetch cannot tell. While nothing goes the
+ * server may look at the file: `Away` is thrown if it is no longer there.
  */
-export function upload(path, file, { progress, idempotency, signal }) {
-  const own = key.get();
-  if (key.isWrong()) return Promise.reject(refusal(401, {}, own));
+export function upload(path, file, { progress, idempotency, signal, own }) {
+  if (wrong !== null && own === wrong) return Promise.reject(refusal(401, {}, own));
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
     request.open("POST", path);
-    for (const [name, value] of Object.entries(headers({ "Idempotency-Key": idempotency }))) {
+    for (const [name, value] of Object.entries(headers({ "Idempotency-Key": idempotency }, own))) {
       request.setRequestHeader(name, value);
     }
     const watch = watching((error) => (reject(error), request.abort()));

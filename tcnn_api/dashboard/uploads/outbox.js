@@ -2,7 +2,7 @@
 
 import { announce, h, say } from "../dom.js";
 import { bytes, count, percent } from "../components/format.js";
-import { Away, once, upload, whenBack } from "../server/http.js";
+import { Away, key, once, upload, whenBack } from "../server/http.js";
 
 const TRIES = 3; // by itself: what breaks off each time, as behind a proxy that takes no file of its size, waits to be asked for
 const PAGES = { datasets: "data", checkpoints: "checkpoints", weights: "weights" };
@@ -31,17 +31,19 @@ export function onUploaded(element, call) {
 
 /**
  * Send what `making()` resolves with to the path that `route(file)` resolves with, after all others of its `queue`. `begun()`,
- * `done(made)`, `failed(message)` and `stopped()` tell whoever asked for it what becomes of it, as the list tells everybody.
+ * `done(made)`, `failed(message)` and `stopped()` tell whoever asked for it what becomes of it, as the list tells everybody. It is
+ * sent with the key that the window has now, and with another one only if somebody says so: that may be another tenant's.
  */
 export function send(name, { queue, making, route, begun = () => {}, done = () => {}, failed = () => {}, stopped = () => {} }) {
   const leaving = new AbortController();
   const { signal } = leaving;
   const idempotency = once(); // the server may have it, though its answer was lost
+  let own = key.own();
   let left = TRIES;
   const bar = h("progress", { max: "1", "aria-label": `Upload of ${name}` });
   const word = h("span", { class: "muted" });
   const called = h("b", { title: name }, name);
-  const again = h("button", { type: "button", "aria-label": `Try again to send ${name}`, hidden: true, onclick: () => ((left = TRIES), begin()) }, "Try again");
+  const again = h("button", { type: "button", "aria-label": `Try again to send ${name}`, hidden: true, onclick: () => ((left = TRIES), (own = key.own()), begin()) }, "Try again");
   const stop = h("button", { type: "button", class: "quiet", onclick: () => (leaving.abort(), remove(item)) });
   const item = h("li", {}, called, word, bar, h("span", { class: "buttons" }, again, stop));
   list.append(item);
@@ -76,10 +78,12 @@ export function send(name, { queue, making, route, begun = () => {}, done = () =
       const file = await making();
       const path = await route(file);
       if (signal.aborted) return;
-      const made = await upload(path, file, { idempotency, signal, progress: (share) => told(share, file.size) });
+      if (key.own() !== own) throw new OtherKey();
+      const made = await upload(path, file, { idempotency, signal, own, progress: (share) => told(share, file.size) });
       say(word, found(made));
-      called.replaceChildren(h("a", { href: `#/${PAGES[path]}/${made.id}` }, name));
       state("sent");
+      if (key.own() !== own) return; // it is among what the other key opens, and nothing to this one's pages
+      called.replaceChildren(h("a", { href: `#/${PAGES[path]}/${made.id}` }, name));
       announce(`${made.name} was uploaded: ${found(made)}`);
       done(made);
       for (const call of [...listeners]) call(made, path);
@@ -111,9 +115,15 @@ export function send(name, { queue, making, route, begun = () => {}, done = () =
   }
 }
 
+class OtherKey extends Error {
+  constructor() {
+    super("The key has changed since this file was chosen. “Try again” sends it with the key that this window has now.");
+  }
+}
+
 /** Whether what was not taken may be taken another time. */
 function passing(error) {
-  return error instanceof Away || error.status >= 500 || error.status === 429 || error.status === 401;
+  return error instanceof Away || error instanceof OtherKey || error.status >= 500 || error.status === 429 || error.status === 401;
 }
 
 /** Whoever goes on with the keyboard goes on beside it. */
