@@ -67,28 +67,6 @@ def test_progress_is_live_and_filters_filter(server: Server, story: Story, open_
     expect(page.locator(".jobs li")).to_have_count(1)
 
 
-@pytest.mark.slow
-def test_where_streams_are_not_to_be_had_it_polls(server: Server, story: Story, open_page: Open) -> None:
-    page = open_page("about:blank")
-    page.add_init_script("delete globalThis.SharedWorker")  # whose requests a page's routes do not see
-    refused = {"status": 429, "content_type": "application/problem+json", "body": "{}"}
-    is_stream = re.compile(r"/jobs(\?|/[^/]+/events)")
-    page.route(is_stream, lambda route: route.fulfill(**refused) if stream(route) else route.continue_())
-    page.goto(server.url)
-    row = page.locator(".jobs li", has_text="resnet18")
-    expect(row).to_be_visible()
-    for percent in (31, 32):
-        story.tell(percent)
-        expect(row.get_by_role("progressbar")).to_have_js_property("value", percent)
-    page.goto(f"{server.url}/#/jobs/{story.running.job}")
-    story.tell(33)
-    expect(page.get_by_role("progressbar")).to_have_js_property("value", 33)
-
-
-def stream(route: Any) -> bool:
-    return "text/event-stream" in route.request.headers.get("accept", "")
-
-
 def test_the_list_of_jobs_as_a_stream(server: Server, story: Story) -> None:
     with server.client(None) as client, client.stream("GET", "/jobs", headers=STREAM, params={"limit": 2}) as answer:
         messages = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: "))

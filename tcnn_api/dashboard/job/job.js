@@ -3,17 +3,17 @@
 import { announce, h, say } from "../dom.js";
 import { flat } from "../components/columns.js";
 import { copies } from "./copying.js";
-import { ENDED, STATUS, date, deed, fault, moment, number, percent, standing, title } from "../components/format.js";
+import { ENDED, STATUS, date, deed, fault, number, percent, standing, title } from "../components/format.js";
 import { chips, editable } from "../components/labels.js";
 import { learn, renamed, worded } from "../components/names.js";
 import { ask, get, key, once, post } from "../server/http.js";
+import { eventsOf } from "./events.js";
 import { logOf } from "./log.js";
 import { notifier } from "./notify.js";
 import { drawResults } from "./results.js";
 import { share } from "./share.js";
 import { badge, bar, card, pairs, refused, setBadge, setBar, sure, trouble } from "../components/parts.js";
 import { follow, onReturn } from "../server/stream.js";
-import { forPages } from "../server/wording.js";
 import { training as trainingCard } from "./training.js";
 
 export function show(main, id) {
@@ -41,15 +41,14 @@ export function show(main, id) {
   const results = h("div", { class: "results" });
   const training = trainingCard();
   const asked = card("Settings", h("dl", { class: "facts request" }));
-  const events = h("ol", { class: "events", tabindex: "0", "aria-label": "Events, newest first" });
-  const history = card("Events", events);
   const log = logOf(id);
+  const events = eventsOf(id, { created: () => state.job?.created_at, taken: log.taken });
   const notice = notifier(id);
 
   const body = [
     h("div", { class: "head" }, h("div", {}, h("p", { class: "crumb" }, h("a", { href: "#/" }, "Jobs"), " / ", h("code", {}, id)),
       h("div", { class: "titled" }, labels[0].element, sign), about, h("div", { class: "labels" }, labels.slice(1).map((one) => one.element))), actions),
-    refusal, now, results, training.element, asked, copies(current), history, log.element,
+    refusal, now, results, training.element, asked, copies(current), events.element, log.element,
   ];
 
   function draw(job) {
@@ -166,30 +165,27 @@ export function show(main, id) {
   function listen() {
     state.stop();
     if (!main.isConnected) return;
-    events.replaceChildren();
-    const taken = []; // which attempt, and when a worker took it
+    events.clear();
+    const happened = (one) => (events.add(one), settle());
     state.stop = follow(`${url}/events`, {
       message(event, data) {
-        if (event === "progress") {
-          if (state.job?.status !== "running") refresh().catch(() => {});
-          else draw({ ...state.job, progress: data });
-          measured();
-          log.tail();
-          return;
-        }
-        const when = moment(data.at, state.job?.created_at);
-        events.prepend(h("li", {}, h("time", { datetime: data.at, title: date(data.at) }, when), h("span", {}, told(data))));
-        if (data.kind === "started") {
-          taken.push([data.data.attempt, when]);
-          log.taken(taken);
-        }
-        settle();
+        if (event !== "progress") return happened(data);
+        if (state.job?.status !== "running") refresh().catch(() => {});
+        else draw({ ...state.job, progress: data });
+        measured();
+        log.tail();
       },
       ended: () => {
         refresh().then(measured).catch(() => {});
         return !ENDED.has(state.job?.status);
       },
-      poll: refresh,
+      async poll() {
+        await refresh(); // before its events: if it has ended, its last one is among them
+        const over = ENDED.has(state.job.status);
+        await events.ask(happened);
+        measured();
+        return !over;
+      },
       refused: gone,
     });
   }
@@ -253,26 +249,6 @@ function elsewhere() {
 
 function labelled({ name, tags, note }) {
   return JSON.stringify([name, tags, note]);
-}
-
-function told({ kind, data }) {
-  const { message: said, ...rest } = data;
-  const message = said && forPages(said);
-  switch (kind) {
-    case "queued": return "Queued";
-    case "resumed": return "Resumed and queued again";
-    case "started": return `Attempt ${data.attempt} started`;
-    case "phase": return data.phase.charAt(0).toUpperCase() + data.phase.slice(1);
-    case "converted": return `Converted ${data.layers} layers${data.verified ? ", verified" : ""}`;
-    case "epoch": return `Epoch ${data.epoch + 1}: loss ${number(data.train_loss)}, accuracy ${percent(data.val?.top1)}`;
-    case "message": return forPages(data.text);
-    case "retrying": return `Failed, will be retried: ${message}`;
-    case "stalled": return "The worker stopped responding; another one takes over";
-    case "handed_back": return "The worker left; another one takes over";
-    case "cancel_requested": return "Cancellation requested";
-    case "failed": return `Failed: ${message}`;
-    default: return [kind.charAt(0).toUpperCase() + kind.slice(1), Object.keys(rest).length ? JSON.stringify(rest) : ""].join(" ").trim();
-  }
 }
 
 /** At most one call a while, and always a last one. */

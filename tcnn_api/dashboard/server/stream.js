@@ -70,7 +70,7 @@ export function follow(path, { message, ended = () => true, poll, refused, faile
       if (outcome instanceof Error && outcome.status >= 500) failed?.(outcome);
       if (outcome === "broken" && !document.hidden) connected(false);
       if (outcome === "no stream" || outcome.status === 429) {
-        await poll().catch(() => {});
+        if ((await poll().catch(() => true)) === false) return;
         await wait(every);
         continue;
       }
