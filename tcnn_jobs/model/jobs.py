@@ -14,6 +14,13 @@ class Kind(StrEnum):
     EVALUATE = "evaluate"
 
 
+class Making(StrEnum):
+    """Whether a job has made a model, or will make one if it succeeds."""
+
+    MADE = "made"
+    EXPECTED = "expected"
+
+
 class Status(StrEnum):
     """The states of a job."""
 

@@ -1,6 +1,7 @@
 // The attention explorer: the server puts a picture through a job's model, and tells what its heads attend to.
 
 import { h, say } from "../dom.js";
+import { every } from "../components/every.js";
 import { title } from "../components/format.js";
 import { give, given } from "./handover.js";
 import { Problem, ask, get } from "../server/http.js";
@@ -141,7 +142,7 @@ export function show(main, id, query) {
 
   async function begin() {
     try {
-      const [job, data] = await Promise.all([get(`jobs/${id}`, { signal: leaving.signal }), get("datasets?limit=100", { signal: leaving.signal })]);
+      const [job, data] = await Promise.all([get(`jobs/${id}`, { signal: leaving.signal }), every("datasets", { signal: leaving.signal })]);
       say(heading, `${title(job)} · place by place, head by head`);
       const own = query.get("dataset") ?? job.request.dataset ?? job.request.finetune?.dataset;
       const set = query.get("dataset");

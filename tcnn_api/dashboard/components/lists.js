@@ -7,7 +7,7 @@ import { whenBack } from "../server/http.js";
 const refusals = new WeakMap(); // of each list the line that says why it could not be had
 
 /**
- * Options from the server; says so when there are none, or when they cannot be had, and then fills it as soon as a server that
+ * Options from the server, each as its value, its words and whether nobody can choose it; says so when there are none, or when they cannot be had, and then fills it as soon as a server that
  * was away is back, or somebody tries again what it refused for now, of which it tells by a change. What is chosen by then, or
  * `wanted`, is chosen, also if it is older than those that the server lists: in its place another one would be, and nobody would notice.
  */
@@ -15,11 +15,11 @@ export async function fill(control, fetched, none, wanted) {
   const [options, error] = await fetched().then((found) => [found, null], (refused) => [[], refused]);
   if (error?.name === "AbortError") return;
   const meant = chosen(control);
-  const real = options.filter(([value]) => value !== "other");
+  const real = options.filter(([value, , closed]) => value !== "other" && !closed);
   const words = !error ? none : error.passes ? "The list cannot be loaded while the server is unreachable." : "The list cannot be loaded now.";
   control.replaceChildren(
     ...(real.length ? [] : [h("option", { value: "" }, words)]),
-    ...options.map(([value, word]) => h("option", { value }, word)));
+    ...options.map(([value, word, closed]) => h("option", { value, disabled: closed }, word)));
   mean(control, meant.length || !wanted ? meant : [wanted]);
   const again = () => fill(control, fetched, none, wanted).then(() => control.dispatchEvent(new Event("change", { bubbles: true })));
   if (error?.passes) whenBack(() => control.isConnected && again());

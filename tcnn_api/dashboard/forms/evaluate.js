@@ -2,9 +2,9 @@
 
 import { h } from "../dom.js";
 import { field, keeping, numeric, posting, select, sending, text, tick, together } from "../components/form.js";
-import { count, date, describeCheckpoint, title } from "../components/format.js";
+import { every, jobOptions, optionsOf } from "../components/every.js";
+import { count, describeCheckpoint } from "../components/format.js";
 import { common, fill } from "../components/lists.js";
-import { get } from "../server/http.js";
 import { modelPicker } from "./models.js";
 import { ownWeights } from "./own-weights.js";
 import { joining } from "../uploads/uploads.js";
@@ -87,10 +87,9 @@ export function show(main, query) {
   const kept = keeping(form);
   const ofCheckpoint = (one) => [one.id, describeCheckpoint(one)];
   const ofData = (one) => [one.id, `${one.name} · ${count(one.images)} images, ${count(one.classes.length)} classes`];
-  const jobs = common(() => get("jobs?limit=100&status=succeeded", { signal }).then((page) =>
-    page.data.filter((one) => one.kind !== "evaluate").map((one) => [one.id, `${title(one)} · ${one.kind}, ${date(one.finished_at)}`])));
-  const checkpoints = common(() => get("checkpoints?limit=100", { signal }).then((page) => page.data.map(ofCheckpoint)));
-  const ofWeights = async () => (await get("weights?limit=100", { signal })).data.filter((one) => one.architecture).map((one) => {
+  const jobs = common(() => jobOptions({ signal }));
+  const checkpoints = common(() => optionsOf("checkpoints", ofCheckpoint, { signal }));
+  const ofWeights = async () => (await every("weights", { signal })).data.filter((one) => one.architecture).map((one) => {
     references.set(one.id, { model: one.architecture, weights: one.id });
     return [one.id, `${one.name} · ${one.architecture}, weights of your own`];
   });
@@ -99,7 +98,7 @@ export function show(main, query) {
     fill(own.job, jobs, "No job has produced a model yet", query.get("job")),
     fill(own.checkpoint, checkpoints, "None uploaded yet", query.get("checkpoint")),
     fill(against, async () => (await Promise.all([jobs(), checkpoints(), ofWeights()])).flat(), "No models or checkpoints yet"),
-    fill(dataset, async () => (await get("datasets?limit=100", { signal })).data.map(ofData),
+    fill(dataset, () => optionsOf("datasets", ofData, { signal }),
       "None uploaded yet: upload one on the Data page", query.get("dataset")),
   ]).then(apart);
   joining(dataset, "datasets", { listed: ofData });

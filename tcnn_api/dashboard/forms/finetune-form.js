@@ -1,10 +1,10 @@
 // The form that fine-tunes what is there: a job's result, a checkpoint, or a timm model.
 
 import { h } from "../dom.js";
-import { date, describeCheckpoint, title } from "../components/format.js";
+import { jobOptions, optionsOf } from "../components/every.js";
+import { describeCheckpoint } from "../components/format.js";
 import { field, select, tick, together } from "../components/form.js";
 import { choose, fill } from "../components/lists.js";
-import { get } from "../server/http.js";
 import { modelPicker } from "./models.js";
 import { ownWeights } from "./own-weights.js";
 import { trainingFields } from "./training-form.js";
@@ -40,13 +40,11 @@ export function finetune(form, query, signal) {
   }
 
   const filled = fill(jobs, async () => {
-    const page = await get("jobs?limit=100", { signal });
-    const made = page.data.filter((job) => job.status === "succeeded" && job.result?.checkpoint);
-    const coming = page.data.filter((job) => ["queued", "running"].includes(job.status) && job.kind !== "evaluate");
-    return [...made.map((job) => [job.id, `${title(job)} · ${job.kind}, ${date(job.finished_at)}`]),
-      ...coming.map((job) => [job.id, `${title(job)} · ${job.kind}, ${job.status}: starts when it is done`])];
+    const coming = await jobOptions({ expected: true, signal }); // first: one that is done meanwhile is among both, and not among none
+    const made = await jobOptions({ signal });
+    return [...made, ...coming.filter(([id]) => !made.some(([other]) => id && other === id))];
   }, "No job has produced a model yet", wanted);
-  const filledToo = fill(checkpoints, async () => (await get("checkpoints?limit=100", { signal })).data.map(listed), "None uploaded yet", query.get("checkpoint"));
+  const filledToo = fill(checkpoints, () => optionsOf("checkpoints", listed, { signal }), "None uploaded yet", query.get("checkpoint"));
 
   return {
     lead: "Train a model on your own images; a CNN is converted first. With the presets for small data, content heads learn alongside the heads of the convolution’s taps; with the paper’s preset, those heads learn to look elsewhere too.",

@@ -1,10 +1,10 @@
 // Fields for the weights of a model that a form names: timm's, random ones, or the user's own, uploaded.
 
 import { h } from "../dom.js";
+import { optionsOf } from "../components/every.js";
 import { field, select } from "../components/form.js";
 import { bytes } from "../components/format.js";
 import { choose as mean, fill } from "../components/lists.js";
-import { get } from "../server/http.js";
 import { WEIGHTS, uploader } from "../uploads/uploads.js";
 
 /**
@@ -34,7 +34,7 @@ export function ownWeights({ model, pretrained, wanted, none = "None: use timmâ€
   }
 
   control.addEventListener("change", chosen);
-  const ready = fill(control, async () => [["", none], ...(await get("weights?limit=100")).data.map(add)], none, wanted).then(chosen);
+  const ready = fill(control, async () => [["", none], ...await optionsOf("weights", add)], none, wanted).then(chosen);
 
   return {
     ready,

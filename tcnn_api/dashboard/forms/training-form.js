@@ -1,10 +1,10 @@
 // The fields of a training: data set, preset, the settings that most people change, and room for all others.
 
 import { h } from "../dom.js";
+import { optionsOf } from "../components/every.js";
 import { count } from "../components/format.js";
 import { field, numeric, put, read, select, settings, text, together } from "../components/form.js";
 import { choose, fill } from "../components/lists.js";
-import { get } from "../server/http.js";
 import { ARCHIVES, uploader } from "../uploads/uploads.js";
 
 const PRESETS = {
@@ -45,10 +45,8 @@ export function trainingFields(prefix, wanted) {
   }
 
   function load() {
-    loading ??= fill(dataset, async () => {
-      const page = await get("datasets?limit=100");
-      return [...page.data.map(add), ["other", "Another one, by name…"]];
-    }, "None uploaded yet", wanted).then(chosen);
+    loading ??= fill(dataset, async () => [...await optionsOf("datasets", add), ["other", "Another one, by name…"]],
+      "None uploaded yet", wanted).then(chosen);
     return loading;
   }
 

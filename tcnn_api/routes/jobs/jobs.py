@@ -18,7 +18,7 @@ from tcnn_api.responses.stream import Turn
 from tcnn_api.schemas import JOB, EventList, EventView, JobLine, JobList, JobView, page_of
 from tcnn_jobs.model.accounts import Scope
 from tcnn_jobs.model.columns import Order
-from tcnn_jobs.model.jobs import Kind, Status
+from tcnn_jobs.model.jobs import Kind, Making, Status
 from tcnn_jobs.model.naming import MOST_TAGS, Labels, Search
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], dependencies=AUTHENTICATED)
@@ -53,6 +53,10 @@ async def index(
     limit: Annotated[int, Query(ge=1, le=100, description="Jobs per page.")] = 20,
     status: Annotated[Status | None, Query(description="Only jobs with this status.")] = None,
     kind: Annotated[Kind | None, Query(description="Only jobs of this kind.")] = None,
+    model: Annotated[
+        Making | None,
+        Query(description="Only jobs that have made a model, or only those that will make one if they succeed."),
+    ] = None,
     tenant: Annotated[
         str | None, Query(description="Only jobs of this tenant; another tenant's require the scope `admin`.")
     ] = None,
@@ -94,8 +98,8 @@ async def index(
         owner = tenant
     order = _order(sort)
     look = partial(
-        parts.store.list, owner, after=after, limit=limit, status=status, kind=kind, search=q, tags=tag or (),
-        order=order,
+        parts.store.list, owner, after=after, limit=limit, status=status, kind=kind, model=model, search=q,
+        tags=tag or (), order=order,
     )  # fmt: skip
     costly = bool(q or tag) or order.by != "created"
     turn: Turn = partial(parts.pools.searches.take, own) if costly else nullcontext

@@ -25,9 +25,9 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from tcnn_jobs.database.dialects import number_at, occurs
 from tcnn_jobs.database.engine import Database
-from tcnn_jobs.database.schema import TAGGED, jobs
+from tcnn_jobs.database.schema import TAGGED, has_status, jobs
 from tcnn_jobs.model.columns import Order, column
-from tcnn_jobs.model.jobs import Job, Kind, Status
+from tcnn_jobs.model.jobs import Job, Kind, Making, Status
 from tcnn_jobs.model.naming import storable
 from tcnn_jobs.store.changes import find
 from tcnn_jobs.store.reading.places import Places
@@ -54,6 +54,7 @@ class Listing(Database):
         limit: int = 20,
         status: Status | None = None,
         kind: Kind | None = None,
+        model: Making | None = None,
         search: str = "",
         tags: Sequence[str] = (),
         order: Order = NEWEST,
@@ -63,7 +64,7 @@ class Listing(Database):
 
         `search`: words that all occur in what a job is called, in its note, or in its request; in any case. `tags`:
         those that it has all of. With either it is of the newest `SEARCHED` jobs, in another order than that of
-        submission of the newest `ORDERED`.
+        submission of the newest `ORDERED`. `model`: those that have made one, or that will.
         """
         if owner is not None and not storable(owner):
             return [], False
@@ -76,6 +77,7 @@ class Listing(Database):
             wanted.append(_among_newest(wanted, SEARCHED))
         with self.reading() as connection:
             dialect = connection.dialect.name
+            wanted += _of_model(dialect, model)
             wanted += [occurs(dialect, _words(), word) for word in search.casefold().split()]
             wanted += [occurs(dialect, type_coerce(jobs.c.tags, Text), json.dumps(tag)) for tag in tags]
             last = None if after is None else find(connection, after, owner)
@@ -88,6 +90,16 @@ class Listing(Database):
 
 def _plain(owner: str | None, status: Status | None, kind: Kind | None) -> Sequence[tuple[Any, Any]]:
     return (jobs.c.owner, owner), (jobs.c.status, status), (jobs.c.kind, kind)
+
+
+def _of_model(dialect: str, model: Making | None) -> Sequence[ColumnElement[bool]]:
+    """Before a result is read the columns of the row have decided, but for jobs that nearly all have made one."""
+    if model is None:
+        return ()
+    makes = jobs.c.kind != Kind.EVALUATE
+    if model == Making.EXPECTED:
+        return makes, jobs.c.status.in_((Status.QUEUED, Status.RUNNING))
+    return makes, has_status(Status.SUCCEEDED), number_at(dialect, jobs.c.result, ("checkpoint", "size")).is_not(None)
 
 
 def _among_newest(wanted: Sequence[ColumnElement[bool]], most: int) -> ColumnElement[bool]:

@@ -7,7 +7,7 @@ from sqlalchemy.dialects import sqlite
 
 from tcnn_jobs.database.dialects import Document
 from tcnn_jobs.errors import JobNotFound, UploadNotFound
-from tcnn_jobs.model.jobs import Kind, Status, Upload
+from tcnn_jobs.model.jobs import Kind, Making, Result, Status, Upload
 from tcnn_jobs.store import Store
 
 STRANGE = ["", "job_" + "0" * 24, "job_\0", "' OR 1=1 --", "é", "\ud800", "a\nb", "x" * 100_000]
@@ -49,6 +49,23 @@ def test_filters(store: Store) -> None:
     assert (only.kind, more) == (Kind.EVALUATE, False)
     assert store.list("ann", status=Status.CANCELLED, kind=Kind.TRANSFORM) == ([], False)
     assert only.model_copy(update={"queue_position": None}) == store.get(only.id)
+
+
+def test_jobs_with_models(store: Store) -> None:
+    """Those that have made one, and those that will, however many others are newer."""
+    made, none, measured = (store.enqueue(new(kind=kind)).id for kind in (Kind.TRANSFORM, Kind.FINETUNE, Kind.EVALUATE))
+    for result in (RESULT, Result(), RESULT):
+        store.finish(hold(store.claim("w1")), result)
+    running, queued = (store.enqueue(new(kind=kind)).id for kind in (Kind.FINETUNE, Kind.TRANSFORM))
+    assert hold(store.claim("w1")).job == running
+    store.enqueue(new(kind=Kind.EVALUATE))
+    for _ in range(3):
+        store.cancel(store.enqueue(new()).id)
+    assert [store.get(job).status for job in (made, none, measured)] == [Status.SUCCEEDED] * 3
+    assert [job.id for job in store.list("ann", model=Making.MADE, limit=1)[0]] == [made]
+    assert [job.id for job in store.list("ann", model=Making.EXPECTED)[0]] == [queued, running]
+    assert store.list("bob", model=Making.MADE) == store.list("ann", model=Making.MADE, after=made) == ([], False)
+    assert store.list("ann", model=Making.MADE, status=Status.FAILED) == ([], False)
 
 
 @ON_SQLITE
