@@ -145,6 +145,10 @@ class Attempt:
     """Processes that the system had ended for memory before it began."""
     broken: Fail | None = None
     """Why its worker could not go on with it."""
+    since: float = field(default_factory=time.monotonic)
+    """When its process started, by the monotonic clock."""
+    told: bool = False
+    """Whether the store has heard that it did."""
 
     def listen(self) -> None:
         """Read the progress and events that the process has written since the last call."""
@@ -164,4 +168,5 @@ class Attempt:
     @property
     def beat(self) -> Beat:
         """The heartbeat of this job: progress and events that the store has not received yet."""
-        return Beat(claim=self.claim, progress=self.progress, events=tuple(self.events))
+        ran = time.monotonic() - self.since
+        return Beat(claim=self.claim, ran=ran, progress=self.progress, events=tuple(self.events))

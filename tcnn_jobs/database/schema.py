@@ -80,6 +80,9 @@ jobs = Table(
     Column("tags", Document, nullable=False, server_default="[]"),
     Column("note", Text),
     Column("words", Text),  # what a search looks through; NULL of what an older release submitted
+    Column(
+        "waiting_claim", Integer
+    ),  # a claim whose process has not started, for it waits for slots; later ones do not
     UniqueConstraint("id", name="jobs_id"),
     sqlite_autoincrement=True,  # the number of a deleted job is never given again: lists are paged by it
 )
@@ -230,6 +233,7 @@ workers = Table(
     Column("lease", Double, nullable=False, server_default="60"),
     Column("started_at", Double),
     Column("request_version", Integer, nullable=False, server_default="1"),
+    Column("widest", Integer),  # how many slots it can give to one job; NULL of an older release's: as many as it has
 )
 
 leases = Table(

@@ -229,6 +229,8 @@ class Beat(Model):
     """A heartbeat: renews the lease on one job, and reports its progress and events."""
 
     claim: Claim
+    ran: float | None = None
+    """Seconds since its process started; None while there is none."""
     progress: Progress | None = None
     events: tuple[NewEvent, ...] = ()
 

@@ -114,10 +114,8 @@ def _change(
     return changed
 
 
-_RAN = case(
-    (and_(jobs.c.status == Status.RUNNING.value, jobs.c.started_at < now()), now() - jobs.c.started_at), else_=0.0
-)
-"""Seconds since the attempt that ends began."""
+_RAN = case((and_(jobs.c.status == Status.RUNNING.value, now() > quotas.BEGAN), now() - quotas.BEGAN), else_=0.0)
+"""Seconds since the process of the attempt that ends started."""
 
 
 @cache
@@ -132,7 +130,7 @@ def _move(to: Status | None, columns: tuple[str, ...]) -> Any:
         due = now() + bindparam("after", type_=Double())
         values |= {"not_before": due, "worker": None, "started_at": None, "heartbeat_at": None}
     elif to in TERMINAL:
-        values["finished_at"] = now()
+        values |= {"finished_at": now(), "started_at": quotas.BEGAN}  # one that only waited has not started
     return update(jobs).where(jobs.c.number == bindparam("row")).values(values).returning(jobs)
 
 

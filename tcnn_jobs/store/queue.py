@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Double, Integer, Row, Text, and_, bindparam, false, not_, or_, select, update
+from sqlalchemy import Connection, Double, Integer, Row, Text, and_, bindparam, case, false, not_, or_, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from tcnn_jobs.database.dialects import finite, now, upsert
@@ -38,9 +38,11 @@ class Queue(Database):
         worker's from now on; None if there is none.
 
         Jobs that need more than `slots` at once are passed over: they are for larger workers, or for idle ones. Those
-        that need up to `later` are not once they have been due for `after` seconds. Those that failed here, where
-        others could do them, are for `ELSEWHERE` seconds. A look that holds nobody up says whose turn it is, then one
-        UPDATE finds and takes the job. On PostgreSQL rows that others have locked are skipped, not waited for.
+        that need up to `later` are not once they have been due for `after` seconds: they wait here for slots, at no
+        charge. Those that failed here, where others could do them, are passed over for `ELSEWHERE` seconds.
+
+        A look that holds nobody up says whose turn it is, then one UPDATE finds and takes the job. On PostgreSQL rows
+        that others have locked are skipped, not waited for.
 
         Requests newer than `understands` are left to newer workers: while a service is brought up to date host by
         host, both share the queue.
@@ -182,6 +184,7 @@ def _claim(wanted: Wanted) -> Any:
             attempt=jobs.c.attempt + 1,
             claim=jobs.c.claim + 1,
             started_at=now(),
+            waiting_claim=case((jobs.c.slots > bindparam("most", type_=Integer()), jobs.c.claim + 1)),
             heartbeat_at=now(),
             finished_at=None,
             progress=None,
@@ -197,6 +200,8 @@ def _beat(connection: Connection, beat: Beat) -> Hold:
     values: dict[str, Any] = {"heartbeat_at": now(), "event_count": jobs.c.event_count + len(beat.events)}
     if beat.progress is not None:
         values["progress"] = beat.progress.model_dump(mode="json", exclude_none=True)
+    if beat.ran is not None:
+        values |= {"started_at": case((quotas.WAITS, now() - beat.ran), else_=jobs.c.started_at), "waiting_claim": None}
     row = connection.execute(
         update(jobs)
         .where(

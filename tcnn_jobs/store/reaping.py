@@ -15,6 +15,7 @@ from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import events, jobs
 from tcnn_jobs.model.jobs import Job, NewEvent, Status
 from tcnn_jobs.store import fleet
+from tcnn_jobs.store.accounts import quotas
 from tcnn_jobs.store.changes import as_job, change
 from tcnn_jobs.store.fleet import TOLERANCE
 
@@ -109,8 +110,9 @@ def _take_away(connection: Connection, row: Row[Any], lease: float) -> Row[Any]:
     percent = _trained(row.progress)
     happened = NewEvent(kind="stalled", data={"worker": row.worker, **({"percent": percent} if percent else {})})
     # Not the silence, in which nothing may have run: neither for the job's time nor for its tenant's hours.
+    began = quotas.began_at(row)
     ran: dict[str, Any] = {
-        "ran": row.ran + max(0.0, row.heartbeat_at - row.started_at),
+        "ran": row.ran + (0.0 if began is None else max(0.0, row.heartbeat_at - began)),
         "worked_until": row.heartbeat_at,
     }
     if row.cancel_requested:

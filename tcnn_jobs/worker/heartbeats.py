@@ -74,6 +74,7 @@ class Heartbeats:
             progress, events = told[attempt.claim]
             attempt.progress = None if attempt.progress is progress else attempt.progress
             del attempt.events[:events]
+            attempt.told = True
         return holds
 
     def claim_of(self, job: Job) -> Claim:
@@ -102,7 +103,7 @@ class Heartbeats:
                 for attempt in attempts:
                     if attempt.claim == claim:
                         self._broken(attempt, error)
-                holds |= self._store.heartbeat(info, [Beat(claim=claim)])
+                holds |= self._store.heartbeat(info, [Beat(claim=claim, ran=beat.ran)])
         return holds
 
     def _waits(self, job: Job, free: int) -> Beat:

@@ -288,8 +288,8 @@ class Worker:
                 self._ask(attempt, Why.CANCELLED)
 
     def _settle(self) -> None:
-        """Tell the store of jobs that have ended: first the last of what they said, then how."""
-        if any(attempt.events or attempt.progress for attempt in self._ended):
+        """Tell the store of jobs that have ended: first that they began and the last of what they said, then how."""
+        if any(attempt.events or attempt.progress or not attempt.told for attempt in self._ended):
             self._beat()
         for attempt in list(self._ended):
             self.outcomes.settle(attempt)

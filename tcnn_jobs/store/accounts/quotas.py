@@ -50,8 +50,12 @@ _DAYS = (
     .group_by(usage.c.day)
     .order_by(usage.c.day)
 )
+WAITS = jobs.c.waiting_claim == jobs.c.claim
+"""Whether a job was claimed and has not started, since it waits for slots; never of an older release's claim."""
+BEGAN = case((jobs.c.waiting_claim.is_distinct_from(jobs.c.claim), jobs.c.started_at))
+"""When the process of a job's attempt started; NULL if there has been none yet."""
 # Until its worker was last heard of: one that is silent may be gone, and then nothing of it is charged.
-_WORKED = case((jobs.c.heartbeat_at > jobs.c.started_at, jobs.c.heartbeat_at - jobs.c.started_at), else_=0.0)
+_WORKED = case((jobs.c.heartbeat_at > BEGAN, jobs.c.heartbeat_at - BEGAN), else_=0.0)
 _UNDER_WAY = select(func.sum(_WORKED * jobs.c.slots)).where(
     jobs.c.owner == bindparam("tenant"), has_status(Status.RUNNING)
 )
@@ -177,12 +181,18 @@ def _hours(connection: Connection, tenant: str, most: float) -> tuple[float, flo
     return total, DAY
 
 
+def began_at(row: Row[Any]) -> float | None:
+    """`BEGAN` of a row."""
+    return None if row.waiting_claim == row.claim else row.started_at
+
+
 def note_use(connection: Connection, row: Row[Any], ended: float) -> None:
     """Charge a job's slot-seconds to its tenant when it leaves its worker, at `ended`; `row` is as it was before."""
-    if row.started_at is None:
+    began = began_at(row)
+    if began is None:
         return
     values = {"tenant": row.owner, "day": int(ended // DAY), "shard": row.number % SHARDS}
-    seconds = max(0.0, ended - row.started_at) * row.slots
+    seconds = max(0.0, ended - began) * row.slots
     connection.execute(_add(connection.dialect.name), {**values, "seconds": seconds})
 
 

@@ -14,23 +14,31 @@ from sqlalchemy import Connection, inspect, text
 
 from tcnn_jobs.database.upgrade import alembic_config, head
 from tcnn_jobs.errors import StoreUnavailable
-from tcnn_jobs.model.jobs import Status
+from tcnn_jobs.model.jobs import Claim, Status
 from tcnn_jobs.store import Store
 
 ROOT = Path(__file__).parents[3]
 BEFORE = {
     "0014": "c2ee744ee7b782502f4a0640fead3346ff9818f0",
     "0015": "f4eb9398e38bdef4a27c6f3b77ea411830ee83fb",
+    "0017": "ef1ac3aa108a1190c9d0b54fa9dcef43caf9da42",
 }
-"""The last commits with these schemas; a worker of the first knows nothing of request versions."""
+"""The last commits with these schemas; a worker of the first knows nothing of request versions, one of the last nothing
+of jobs that only wait for slots."""
 SINCE = "0014"
 """From here on migrations only add, unless they raise `compatibility.oldest`."""
 
-OLD_DEEDS = """
+IMPORTS = """
 import sys
-from tcnn_jobs.model import Beat, Claim, Kind, NewJob, Progress, Result, WorkerInfo
+try:
+    from tcnn_jobs.model import Beat, Claim, Kind, NewJob, Progress, Result, WorkerInfo
+except ImportError:
+    from tcnn_jobs.model.jobs import Beat, Claim, Kind, NewJob, Progress, Result
+    from tcnn_jobs.model.operation import WorkerInfo
 from tcnn_jobs.store import Store
 store = Store(sys.argv[1])
+"""
+OLD_DEEDS = """
 first, second = (store.enqueue(NewJob(owner="ann", kind=Kind.TRANSFORM, request={"model": "resnet18"})) for _ in "12")
 taken = store.claim("old", tuple(Kind))
 claim = Claim(job=taken.id, worker="old", number=taken.claim)
@@ -44,7 +52,7 @@ print(__import__("tcnn_jobs").__file__, *held.values(), *(job.status for job in 
 """
 
 
-@pytest.fixture(scope="module", params=[SINCE, pytest.param("0015", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[SINCE, pytest.param("0015", marks=pytest.mark.slow), "0017"])
 def before(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages as they were then."""
     asked = ("git", "-C", str(ROOT), "archive", BEFORE[request.param], "tcnn", "tcnn_jobs")
@@ -60,17 +68,37 @@ def before(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @ON_SQLITE
 def test_code_of_the_release_before_works_on_todays_schema(store: Store, url: str, before: Path) -> None:
     """A server or worker of it that was running goes on, and today's sees what it did."""
-    ran = subprocess.run(
-        [sys.executable, "-c", OLD_DEEDS, url], cwd=before, env={"PYTHONPATH": str(before)}, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.split() == [str(before / "tcnn_jobs" / "__init__.py"), "held", "queued", "succeeded"]
+    said = _do(before, OLD_DEEDS, url)
+    assert said == [str(before / "tcnn_jobs" / "__init__.py"), "held", "queued", "succeeded"]
     queued, done = store.list()[0]
     assert done.result is not None and done.result.notes == ("by the old one",)
     taken = store.claim("new")
     assert taken is not None and (taken.id, taken.request_version) == (queued.id, 1)
     assert store.versions() == {"old": 1}
+
+
+def _do(before: Path, deeds: str, url: str) -> list[str]:
+    """What code of then says, in words."""
+    ran = subprocess.run(
+        [sys.executable, "-c", IMPORTS + deeds, url], cwd=before, env={"PYTHONPATH": str(before)}, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.split()
+
+
+@ON_SQLITE
+def test_either_release_takes_what_waited_for_slots_with_the_other(store: Store, url: str, before: Path) -> None:
+    """An older one takes it from a silent worker, and what it claims itself counts from the claim, also here."""
+    job = store.enqueue(new(slots=2))
+    waiting = store.claim("new", slots=1, later=2)
+    assert waiting is not None and waiting.id == job.id
+    taken = "*(job.status for job in store.reap(-1)), store.claim('old', tuple(Kind), slots=2).attempt"
+    assert _do(before, f"print({taken})", url) == ["queued", "2"]
+    with store.writing() as connection:
+        connection.execute(text("UPDATE jobs SET started_at = started_at - 1000"))
+    after = store.hand_back(Claim(job=job.id, worker="old", number=2))
+    assert after.ran == pytest.approx(1000, abs=60)
 
 
 def test_migrations_only_add(empty_url: str) -> None:

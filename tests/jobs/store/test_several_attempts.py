@@ -218,3 +218,44 @@ def test_a_clock_that_was_set_back_takes_nothing_away(store: Store) -> None:
     job, claim = _claimed(store)
     _age(store, job, -1000)
     assert store.hand_back(claim).ran == 0
+
+
+WAITED = {
+    "handed back": lambda store, claim: store.hand_back(claim),
+    "cancelled": lambda store, claim: store.cancelled(claim),
+    "failed": lambda store, claim: store.fail(claim, OUCH),
+    "lost": lambda store, claim: store.reap(-1)[0],
+}
+
+
+@pytest.mark.parametrize("end", WAITED)
+def test_waiting_for_slots_of_a_worker_is_no_time_of_the_job(store: Store, end: str) -> None:
+    """Neither its own nor its tenant's: no process of it has started."""
+    store.enqueue(new(slots=2))
+    job = store.claim("w1", slots=1, later=2)
+    assert job is not None
+    _age(store, job, started=1000)
+    store.heartbeat(info(), [Beat(claim=hold(job), progress=Progress(phase="waiting"))])
+    assert store.tenants("ann")[0].use.gpu_hours == 0, "while it waits"
+    after = WAITED[end](store, hold(job))
+    assert (after.ran, store.tenants("ann")[0].use.gpu_hours, after.started_at) == (0, 0, None)
+    assert all(seconds == 0 for kind in store.statistics().finished.values() for _, seconds in kind.values())
+
+
+def test_time_counts_from_the_start_of_the_process(store: Store) -> None:
+    """Which the next heartbeat tells, however late; the next attempt, which did not wait, is as ever."""
+    store.enqueue(new(slots=2))
+    job = store.claim("w1", slots=1, later=2)
+    assert job is not None
+    _age(store, job, started=1000)
+    store.heartbeat(info(), [Beat(claim=hold(job), ran=100.0)])
+    store.heartbeat(info(), [Beat(claim=hold(job), ran=0.0)])
+    assert store.tenants("ann")[0].use.gpu_hours * 3600 == pytest.approx(200, abs=10)
+    assert store.hand_back(hold(job)).ran == pytest.approx(100, abs=5)
+    again = store.claim("w2", slots=2)
+    assert again is not None
+    _age(store, again, started=50)
+    store.heartbeat(info("w2"), [Beat(claim=hold(again), ran=0.0)])
+    after = store.fail(hold(again), OUCH)
+    assert after.ran == pytest.approx(150, abs=10)
+    assert store.tenants("ann")[0].use.gpu_hours * 3600 == pytest.approx(300, abs=20)

@@ -2,10 +2,12 @@
 
 import pytest
 from houses import House
+from sqlalchemy import update
 
 from tcnn.training.launch.exchange import Placement
+from tcnn_jobs.database import schema
 from tcnn_jobs.engines.local import LocalEngine
-from tcnn_jobs.model.jobs import Status
+from tcnn_jobs.model.jobs import Job, Status
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.worker import worker as worker_loop
 from tcnn_jobs.worker.service import engine_for
@@ -83,6 +85,47 @@ def test_a_wide_job_that_waits_can_be_cancelled_and_handed_back(house: House) ->
     worker.run()
     assert house.store.get(waiting.id).status is Status.QUEUED
     assert house.store.get(waiting.id).attempt == 0
+
+
+def _claimed_ago(house: House, job: Job, seconds: float) -> None:
+    with house.store.writing() as connection:
+        mine = schema.jobs.c.id == job.id
+        connection.execute(update(schema.jobs).where(mine).values(started_at=schema.jobs.c.started_at - seconds))
+
+
+def test_a_wide_job_that_only_waited_has_its_time_to_run(house: House) -> None:
+    """Handed back after more than its `max_runtime`, and begun then: it is charged for what it ran."""
+    running = house.submit()
+    worker = house.worker("event('ready'); wait_for_stop()", slots=2)
+    house.step_until(worker, lambda: "ready" in house.kinds(running))
+    wide = house.submit(slots=2, max_runtime=600.0)
+    house.step_until(worker, lambda: "message" in house.kinds(wide))
+    _claimed_ago(house, wide, 1000)
+    worker.drain()
+    worker.run()
+    house.store.cancel(running.id)
+    assert house.store.get(wide.id).ran == 0 and house.store.tenants("local")[0].use.gpu_hours < 0.1
+    house.worker("succeed()", slots=2).run(until_empty=True)
+    done = house.store.get(wide.id)
+    assert (done.status, done.error) == (Status.SUCCEEDED, None)
+
+
+def test_a_wide_job_that_waited_counts_from_its_start(house: House) -> None:
+    """Even one that ends before its worker has told of it."""
+    running = house.submit()
+    house.home.job(running.id).mkdir(parents=True)
+    wait = f"while {running.id!r} in str(here) and not (here.parent / 'go').exists(): time.sleep(0.01)"
+    worker = house.worker(f"{wait}\nsucceed()", slots=2)
+    house.step_until(worker, lambda: worker._running)
+    wide = house.submit(slots=2)
+    house.step_until(worker, lambda: "message" in house.kinds(wide))
+    _claimed_ago(house, wide, 1000)
+    (house.home.job(running.id) / "go").touch()
+    house.step_until(worker, lambda: house.store.get(wide.id).terminal)
+    done = house.store.get(wide.id)
+    assert done.status is Status.SUCCEEDED and done.started_at is not None and done.finished_at is not None
+    assert 0 < done.ran < 500 and done.finished_at - done.started_at < 500
+    assert house.store.tenants("local")[0].use.gpu_hours < 0.1
 
 
 def test_a_job_too_wide_for_a_worker_waits_for_a_larger_one_and_says_so(house: House) -> None:
