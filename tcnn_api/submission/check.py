@@ -168,10 +168,8 @@ def _check_slots(finetuning: Finetuning, slots: int | None) -> None:
     """As many processes at once as one worker can run, where that is known."""
     count = finetuning.asked.num_workers
     if slots is not None and count > slots:
-        raise Refused(
-            f"{finetuning.prefix}num_workers",
-            f"expected at most {slots}, the slots of this host's largest worker, found {count}",
-        )
+        most = f"at most {slots}, the slots that this host's largest worker can give to one job (no GPU twice)"
+        raise Refused(f"{finetuning.prefix}num_workers", f"expected {most}, found {count}")
 
 
 def _check_datasets(finetuning: Finetuning, resolved: Resolved) -> None:

@@ -127,13 +127,13 @@ class Lookup:
         raise Refused(field, f"{quoted(name)}: no data set of this path below the directories that this server allows")
 
     def slots(self) -> int | None:
-        """The slots of the largest worker; None where none is known, or a larger one may come.
+        """The most slots that a worker can give to one job; None where none is known, or a larger one may come.
 
         To a queue in PostgreSQL a larger worker may come at any time, and Ray's cluster may grow: there a job waits.
         """
         if self.settings.engine == "ray" or not self.settings.database.startswith("sqlite"):
             return None
-        return max((worker.slots for worker in self.store.statistics().workers), default=None)
+        return max((worker.largest_job for worker in self.store.statistics().workers), default=None)
 
     def _allowed(self, name: str) -> bool:
         """A URL only by a pattern that is of URLs: a looser one was not meant to let requests into the network."""
@@ -167,7 +167,7 @@ class Resolved:
     """A CNN's own."""
     datasets: Mapping[str, Dataset] = dataclasses.field(default_factory=dict)
     slots: int | None = None
-    """Those of the largest worker, where several processes are asked for; None if a larger worker may come."""
+    """The most that a worker can give to one job, where several processes are asked for; None if a larger may come."""
 
 
 def resolve(submission: Submission, lookup: Lookup) -> Resolved:

@@ -30,6 +30,13 @@ class WorkerInfo(Model):
     """When it was first heard of."""
     request_version: int = 1
     """The newest requests that it understands."""
+    widest: int | None = None
+    """How many slots it can give to one job; None of a worker of 0.2.0 or before: as many as it has."""
+
+    @property
+    def largest_job(self) -> int:
+        """Slots of the largest job that it can run."""
+        return self.slots if self.widest is None else self.widest
 
 
 class WorkerState(Model):

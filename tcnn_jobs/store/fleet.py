@@ -43,6 +43,8 @@ TOLERANCE = 2.0
 PRESENT: ColumnElement[bool] = workers.c.heartbeat_at > now() - case(
     (workers.c.lease > HEARD_OF, workers.c.lease), else_=HEARD_OF
 )
+WIDEST: ColumnElement[int] = func.coalesce(workers.c.widest, workers.c.slots)
+"""Slots of the largest job that a worker can run; an older release does not say how many those are."""
 _DEAD = and_(workers.c.heartbeat_at < now() - KEPT, not_(PRESENT))
 _BUSY = (
     select(jobs.c.worker, func.sum(jobs.c.slots).label("slots"))
@@ -53,11 +55,8 @@ _KEEPER = select(leases.c.holder).where(leases.c.name == HOUSE)
 _WORKERS = select(workers, PRESENT.label("present")).where(not_(_DEAD)).order_by(workers.c.host, workers.c.name)
 _SLOTS = select(workers.c.name, workers.c.slots).where(PRESENT).order_by(workers.c.name)
 _AT_WORK = select(func.count()).select_from(workers).where(PRESENT)
-_OTHERS = select(
-    exists().where(
-        PRESENT, workers.c.name != bindparam("one", type_=Text()), workers.c.slots >= bindparam("size", type_=Integer())
-    )
-)
+_OTHER = and_(PRESENT, workers.c.name != bindparam("one", type_=Text()), bindparam("size", type_=Integer()) <= WIDEST)
+_OTHERS = select(exists().where(_OTHER))
 
 
 class Fleet(Database):
@@ -124,7 +123,7 @@ def _as_worker(row: Row[Any]) -> WorkerInfo:
 
 
 def others(connection: Connection, name: str, slots: int) -> bool:
-    """Whether somebody else is there with so many slots, free or not."""
+    """Whether somebody else is there who can give so many slots to one job, free or not."""
     return bool(connection.scalar(_OTHERS, {"one": name, "size": slots}))
 
 

@@ -16,7 +16,7 @@ from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.model.jobs import REQUEST_VERSION, Beat, Claim, Hold, Job, NewEvent, Progress
 from tcnn_jobs.model.operation import WorkerInfo
 from tcnn_jobs.store import Store
-from tcnn_jobs.worker.slots import gpu_memory
+from tcnn_jobs.worker.slots import gpu_memory, widest
 
 log = structlog.stdlib.get_logger("tcnn.worker")
 
@@ -48,15 +48,21 @@ class Heartbeats:
     """Those of one worker, and what of its jobs the store has heard already.
 
     Args:
-        size: the worker's slots, free or not. lease: its lease, in seconds.
+        slots: the worker's slots, free or not. lease: its lease, in seconds.
         broken: called with an attempt of which the store cannot be told, and the reason.
     """
 
     def __init__(
-        self, store: Store, name: str, host: str, size: int, lease: float, broken: Callable[[Attempt, Exception], None]
+        self,
+        store: Store,
+        name: str,
+        host: str,
+        slots: Sequence[str | None],
+        lease: float,
+        broken: Callable[[Attempt, Exception], None],
     ) -> None:
-        self._store, self._name, self._host, self._size, self._broken = store, name, host, size, broken
-        self._lease = lease
+        self._store, self._name, self._host, self._broken = store, name, host, broken
+        self._size, self._widest, self._lease = len(slots), widest(slots), lease
         self._explained: set[Claim] = set()
         """Claims whose waiting was explained."""
 
@@ -85,7 +91,7 @@ class Heartbeats:
         """All in one transaction; if that is impossible, each by itself, to find the one that cannot be told."""
         info = WorkerInfo(
             name=self._name, host=self._host, slots=self._size, version=own(), gpus=gpu_memory(),
-            lease=self._lease, request_version=REQUEST_VERSION,
+            lease=self._lease, request_version=REQUEST_VERSION, widest=self._widest,
         )  # fmt: skip
         try:
             return self._store.heartbeat(info, list(beats.values()))

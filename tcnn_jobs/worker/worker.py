@@ -64,7 +64,7 @@ class Worker:
         self.outcomes = Outcomes(store, home, settings.retry_delay)
         self._drains = 0
         self.election = Election(store, name, settings.lease, late=settings.poll)
-        self._heartbeats = Heartbeats(store, name, host, len(slots), settings.lease, self._break)
+        self._heartbeats = Heartbeats(store, name, host, slots, settings.lease, self._break)
         self._widest, self._free = widest(slots), list(slots)
         self._waiting: list[Job] = []
         self._running: list[Attempt] = []

@@ -198,9 +198,14 @@ def test_as_many_slots_as_processes(
     assert job["waiting_for"] == "needs 4 slots of one worker at once; no worker is there"
     service.store.heartbeat(WorkerInfo(name="w", host="here", slots=3, version="0"), [])
     told = refusal(alice.post("/finetune", json=body), 422, "num_workers")
-    assert "expected at most 3, the slots of this host's largest worker, found 4" in str(told)
+    assert "at most 3, the slots that this host's largest worker can give to one job (no GPU twice), found 4" in str(
+        told
+    )
     inside = {"model": "test_resnet", "pretrained": False, "finetune": {"dataset": body["dataset"], "num_workers": 2}}
     assert service.store.get(alice.post("/transform", json=inside).json()["id"]).slots == 2
+    service.store.heartbeat(WorkerInfo(name="w", host="here", slots=3, widest=1, version="0"), [])
+    told = refusal(alice.post("/transform", json=inside), 422, "finetune.num_workers")
+    assert "at most 1, the slots" in str(told), "three jobs share its GPU"
     service.store.forget_worker("w")
 
 

@@ -17,7 +17,7 @@ from tcnn_jobs.store import needs
 from tcnn_jobs.store.accounts import quotas
 from tcnn_jobs.store.accounts.shares import QUEUED, Standing, standings
 from tcnn_jobs.store.changes import as_job
-from tcnn_jobs.store.fleet import PRESENT
+from tcnn_jobs.store.fleet import PRESENT, WIDEST
 from tcnn_jobs.store.reading.snapshot import Snapshot
 
 HEAD = 250
@@ -31,7 +31,7 @@ _LINE = (
 )
 _SLOTS = select(func.count(), func.coalesce(func.sum(workers.c.slots), 0)).where(PRESENT)
 _TAKEN = select(func.coalesce(func.sum(jobs.c.slots), 0)).where(has_status(Status.RUNNING))
-_LARGEST = select(func.max(workers.c.slots)).where(PRESENT)
+_LARGEST = select(func.max(WIDEST).label("job"), func.max(workers.c.slots).label("slots")).where(PRESENT)
 _NEWEST = select(func.max(workers.c.request_version)).where(PRESENT)
 
 
@@ -114,7 +114,7 @@ class Places:
         queued = [row for row in rows if row.status == Status.QUEUED]
         line = self._line(connection) if queued else Line((), {})
         wide = any(row.slots > 1 for row in queued)
-        largest = (connection.scalar(_LARGEST) or 0) if wide else 1
+        largest = connection.execute(_LARGEST).one() if wide else None
         new = any(row.request_version > 1 for row in queued)
         newest = (connection.scalar(_NEWEST) or 0) if new else 0
         full = _no_slot(connection) if queued else None
@@ -155,9 +155,11 @@ def _too_new(version: int, newest: int) -> str | None:
     return "waits for a worker of a newer release" if 0 < newest < version else None
 
 
-def _too_wide(slots: int, largest: int) -> str | None:
-    """Why a job waits if it needs more slots than the largest live worker has."""
-    if slots <= max(1, largest):
+def _too_wide(slots: int, largest: Row[Any] | None) -> str | None:
+    """Why a job waits if it needs more slots than any live worker can give to one job."""
+    if largest is None or slots <= max(1, largest.job or 0):
         return None
-    there = f"the largest worker has {largest}" if largest else "no worker is there"
-    return f"needs {slots} slots of one worker at once; {there}"
+    if not largest.job:
+        return f"needs {slots} slots of one worker at once; no worker is there"
+    different = ", on different GPUs" if slots <= largest.slots else ""
+    return f"needs {slots} slots of one worker at once{different}; the largest worker has {largest.job}"

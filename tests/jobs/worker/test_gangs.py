@@ -8,7 +8,9 @@ from tcnn.training.launch.exchange import Placement
 from tcnn_jobs.database import schema
 from tcnn_jobs.engines.local import LocalEngine
 from tcnn_jobs.model.jobs import Job, Status
+from tcnn_jobs.model.operation import WorkerInfo
 from tcnn_jobs.settings import QueueSettings
+from tcnn_jobs.store import fleet
 from tcnn_jobs.worker import worker as worker_loop
 from tcnn_jobs.worker.service import engine_for
 from tcnn_jobs.worker.slots import gang, left_over, widest
@@ -139,6 +141,28 @@ def test_a_job_too_wide_for_a_worker_waits_for_a_larger_one_and_says_so(house: H
     house.worker("succeed()", slots=3).run(until_empty=True)
     done = house.store.get(wide.id)
     assert (done.status, done.waiting_for) == (Status.SUCCEEDED, None)
+
+
+def test_a_worker_with_more_slots_than_gpus_says_how_many_a_job_can_have(house: House) -> None:
+    """Where jobs share its GPUs: a wide job is not for it, whatever its slots."""
+    wide = house.submit(slots=2)
+    narrow = house.worker("succeed()")
+    shared = Worker(
+        house.store, house.home, narrow.engine, house.settings, name="w", host="here", slots=["0", "0", "0"]
+    )
+    house.workers.append(shared)
+    assert not shared.step()
+    (info,) = house.store.statistics().workers
+    assert (info.slots, info.widest, info.largest_job) == (3, 1, 1)
+    needs = "needs 2 slots of one worker at once, on different GPUs; the largest worker has 1"
+    assert house.store.get(wide.id).waiting_for == needs
+    with house.store.reading() as connection:
+        assert not fleet.others(connection, "another", 2) and fleet.others(connection, "another", 1)
+    older = WorkerInfo(name="older", host="there", slots=2, version="0")
+    house.store.heartbeat(older, [])
+    assert house.store.get(wide.id).waiting_for is None, "of an older release's nothing else is known"
+    with house.store.reading() as connection:
+        assert fleet.others(connection, "another", 2)
 
 
 def test_a_wide_job_has_as_many_gpus(house: House) -> None:
