@@ -6,6 +6,7 @@ of its training set out; that part is found again from the share and the seed, a
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,41 +129,75 @@ def unseen(
 
     Raises `RequestError` for models that have held out different parts of it.
     """
+
+    @cache
+    def learned_part() -> bool:
+        """Whether these are the images that runs on the data set learn from, and no part of its own."""
+        return opening().split == open_dataset(data, "train").split
+
     parts: dict[tuple[float, int], str] = {}
     trained_on = []
-    train: ImageSet | None = None
-    prints: tuple[str, str] | None = None
+    prints: _Prints | None = None
     for name, file in zip(models, _files(models, weights, given), strict=True):
         trainings = trainings_of(file)
-        here = [one for one in trainings if one.data == known_as or same(one.data, data)]
-        if not here and any(one.images for one in trainings):
-            prints = prints or (opening().fingerprint(), opening().fingerprint(ordered=False))
-            here = [one for one in trainings if one.images == prints[0]]
-            if not here and any(one.image_set == prints[1] for one in trainings):
-                trained_on.append(name)  # of another order, in which nothing tells what was held out
-                continue
+        named = [one for one in trainings if one.data == known_as or same(one.data, data)]
+        if not named and not any(one.images or one.image_set for one in trainings):
+            continue
+        prints = prints or _prints(opening())
+        here = _on_these(trainings, named if named and learned_part() else (), prints)
         if not here:
             continue
-        opened = opening()
-        train = train or open_dataset(data, "train", in_chans=3 if opened.mode == "RGB" else 1)
-        if opened.split != train.split:
-            continue  # a part of its own, of which training has seen nothing
-        own = {(one.val_split, one.seed) for one in here if one.val is None and one.val_split}
-        if len(own) == 1 and all(one.val is None and one.val_split for one in here):
-            parts[own.pop()] = name
+        if (part := _part(here, prints)) is not None:
+            parts[part] = name
         else:
-            trained_on.append(name)  # also if one of its trainings learned from what another had held out
+            trained_on.append(name)
     if len(parts) > 1:
         one, other = list(parts.values())[:2]
         raise RequestError(
             f"{data}: {one} and {other} were trained on different parts of it; measure them apart, or on images that "
             "neither has seen"
         )
-    if not parts or train is None:
+    if not parts:
         return Unseen(None, tuple(trained_on))
     ((share, seed),) = parts
-    _, held_out = split_off(train, share, seed)
+    _, held_out = split_off(opening().whole, share, seed)
     return Unseen(frozenset(map(held_out.filename, range(len(held_out)))), tuple(trained_on))
+
+
+class _Prints(NamedTuple):
+    """What runs record of the images of one data set, whether they learned from them in colour or in grey."""
+
+    ordered: frozenset[str]
+    unordered: frozenset[str]
+
+
+def _prints(images: ImageSet) -> _Prints:
+    modes = [images.of_channels(channels) for channels in (3, 1)]
+    return _Prints(
+        frozenset(one.fingerprint() for one in modes), frozenset(one.fingerprint(ordered=False) for one in modes)
+    )
+
+
+def _on_these(trainings: Sequence[Training], named: Sequence[Training], prints: _Prints) -> list[Training]:
+    """Those that learned from the images, by whatever name and in whatever order.
+
+    So did one on a set of the same name as another's, of which there were more or fewer images then.
+    """
+    found = [
+        one for one in trainings if one in named or one.images in prints.ordered or one.image_set in prints.unordered
+    ]
+    known = [one.data for one in found if not one.data.startswith(OPENED)]
+    return [one for one in trainings if one in found or any(same(one.data, name) for name in known)]
+
+
+def _part(here: Sequence[Training], prints: _Prints) -> tuple[float, int] | None:
+    """The share and the seed of the part that all trainings on the images held out; None if they did not hold out one.
+
+    In another order, or among more or fewer images, nothing tells which ones were held out.
+    """
+    ((share, seed), *others) = {(one.val_split, one.seed) for one in here}
+    apart = all(one.val is None and one.images in (None, *prints.ordered) for one in here)
+    return (share, seed) if share and apart and not others else None
 
 
 def learned_note(model: nn.Module, data: ImageSet) -> str | None:
@@ -174,20 +209,17 @@ def learned_note(model: nn.Module, data: ImageSet) -> str | None:
     trainings = [one for one in trainings_in(record) if one.images or one.image_set]
     if record is None or not trainings:
         return None
-    ordered = data.fingerprint()
-    here = [one for one in trainings if one.images == ordered]
-    learned, hint = len(data), "measure it on others"
+    prints = _Prints(frozenset([data.fingerprint()]), frozenset([data.fingerprint(ordered=False)]))
+    here = _on_these(trainings, (), prints)
     if not here:
-        unordered = data.fingerprint(ordered=False)
-        if all(one.image_set != unordered for one in trainings):
-            return None
-    elif len(parts := {(one.val_split, one.seed) for one in here}) == 1 and all(one.val is None for one in here):
-        ((share, seed),) = parts
-        if share:
-            _, held_out = split_off(_numbered(data.whole, record.get("class_names", ())), share, seed)
-            known = set(map(held_out.filename, range(len(held_out))))
-            learned = sum(data.filename(index) not in known for index in range(len(data)))
-            hint = f"what it has not is split_off(data, {share:g}, {seed})[1], of tcnn.data.image_set"
+        return None
+    learned, hint = len(data), "measure it on others"
+    if (part := _part(here, prints)) is not None:
+        share, seed = part
+        _, held_out = split_off(_numbered(data.whole, record.get("class_names", ())), share, seed)
+        known = set(map(held_out.filename, range(len(held_out))))
+        learned = sum(data.filename(index) not in known for index in range(len(data)))
+        hint = f"what it has not is split_off(data, {share:g}, {seed})[1], of tcnn.data.image_set"
     if not learned:
         return None
     return (

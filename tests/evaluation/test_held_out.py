@@ -35,8 +35,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An undivided data set, one with splits, and runs on them."""
     root = tmp_path_factory.mktemp("held_out")
     draw_classes(root / "photos", CLASSES, 8)
-    for split in ("train", "val"):
-        draw_classes(root / "divided" / split, CLASSES, 4)
+    for split, number in (("train", 0), ("val", 50)):
+        draw_classes(root / "divided" / split, CLASSES, 4, number)
     run(root, "tenth", "photos", val_split=0.25)
     run(root, "other", "photos", val_split=0.25, seed=1)
     run(root, "apart", "divided", val_split=None)

@@ -55,10 +55,10 @@ def draw(path: Path, seed: int = 0, **options: int) -> Path:
     return path
 
 
-def draw_classes(root: Path, classes: Iterable[str], images: int = 3) -> Path:
-    """Class folders of so many pictures each."""
+def draw_classes(root: Path, classes: Iterable[str], images: int = 3, first: int = 0) -> Path:
+    """Class folders of so many pictures each; those of other numbers are other pictures."""
     for place, name in enumerate(classes):
-        for number in range(images):
+        for number in range(first, first + images):
             draw(root / name / f"{number}.jpg", 100 * place + number)
     return root
 

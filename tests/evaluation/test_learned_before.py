@@ -1,0 +1,93 @@
+"""What a model learned from before its last training counts: under another name, in grey, of more or fewer images."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import timm
+from data_pictures import as_mixed_shard, draw_classes
+from tiny_runs import tiny
+
+import tcnn
+from tcnn.config.evaluation import EvaluationConfig
+from tcnn.data.image_set import open_dataset
+from tcnn.evaluation.comparing.comparison import compare
+
+CPU = EvaluationConfig(device="cpu")
+CLASSES = ["ant", "bee", "cat"]
+SHARE = 0.25
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that held a quarter of `photos` beside it out."""
+    root = tmp_path_factory.mktemp("before")
+    draw_classes(root / "photos", CLASSES, 8)
+    return train("test_resnet", root / "photos", root / "first")
+
+
+def train(source: str | Path, data: str | Path, out: Path, **options: object) -> Path:
+    config = tiny(**{"convert": False, "epochs": 1, "size": 32, "device": "cpu", "val_split": SHARE, **options})
+    return Path(tcnn.finetune(str(source), str(data), config=config, out=out, pretrained=False, quiet=True).last)
+
+
+def measured(model: Path, data: str | Path, split: str = "val") -> tuple[bool, bool, int]:
+    """Whether a held-out part was measured, whether the model is told to have learned from it, how many images."""
+    found = compare([str(model)], str(data), CPU.model_copy(update={"split": split}), quiet=True)
+    return found.held_out, found.trained_on == [str(model)], found.images
+
+
+@pytest.mark.parametrize(
+    ("copied", "options", "expected"),
+    [
+        (shutil.copytree, {"seed": 1}, (False, True, 24)),
+        (shutil.copytree, {"val_split": 0.5}, (False, True, 24)),
+        (shutil.copytree, {}, (True, False, 6)),
+        (as_mixed_shard, {}, (False, True, 24)),
+    ],
+)
+def test_under_another_name(
+    first: Path, tmp_path: Path, copied: Callable[[Path, Path], str | Path], options: dict[str, object],
+    expected: tuple[bool, bool, int],
+) -> None:  # fmt: skip
+    """It was the name alone that told, if one training had it: what another had learned from was called held out."""
+    photos = first.parent.parent / "photos"
+    copy = copied(photos, tmp_path / "copy.tar")
+    again = train(first, copy, tmp_path / "again", **options)
+    assert measured(again, copy) == measured(again, photos) == expected
+    with pytest.warns(UserWarning, match=f"learned from {18 if expected[0] else 24} of these 24 images"):
+        tcnn.evaluate(tcnn.load(again), open_dataset(str(photos), "val"), quiet=True)
+
+
+def test_a_set_of_the_same_name_that_has_grown(first: Path, tmp_path: Path) -> None:
+    """Others are held out of it by the same seed, which the model has learned from."""
+    photos = tmp_path / "photos"
+    shutil.copytree(first.parent.parent / "photos", photos)
+    own = train("test_resnet", photos, tmp_path / "own")
+    assert measured(own, photos) == (True, False, 6)
+    draw_classes(photos, CLASSES, 9)
+    assert measured(own, photos) == (False, True, 27)
+    again = train(own, photos, tmp_path / "again")
+    copy = shutil.copytree(photos, tmp_path / "copy")
+    assert measured(again, photos) == measured(again, copy) == (False, True, 27)
+
+
+def test_a_split_that_is_a_folder_of_its_own_elsewhere(tmp_path: Path) -> None:
+    """Learned from as such, it is no part that training has seen nothing of."""
+    for split, number in (("train", 0), ("val", 50)):
+        draw_classes(tmp_path / "divided" / split, CLASSES, 4, number)
+    copy = shutil.copytree(tmp_path / "divided" / "val", tmp_path / "copy")
+    run = train("test_resnet", copy, tmp_path / "run")
+    assert measured(run, tmp_path / "divided") == measured(run, copy) == (True, False, 3)
+    assert measured(run, tmp_path / "divided", "train") == (False, False, 12)
+
+
+def test_images_that_were_seen_in_grey(first: Path, tmp_path: Path) -> None:
+    """They have other fingerprints, by which a copy was not known."""
+    photos = first.parent.parent / "photos"
+    copy = shutil.copytree(photos, tmp_path / "copy")
+    config = tiny(convert=False, epochs=1, size=32, device="cpu", val_split=SHARE)
+    module = timm.create_model("test_resnet", in_chans=1)
+    run = Path(tcnn.finetune(module, str(photos), config=config, out=tmp_path / "run", quiet=True).last)
+    assert measured(run, photos) == measured(run, copy) == (True, False, 6)
