@@ -21,7 +21,8 @@ from tcnn.training.before_after import FinishedRun, before_and_after
 from tcnn.training.distributed import Processes, join_processes, process_device
 from tcnn.training.preparing.inputs import DataSets, data_sets
 from tcnn.training.preparing.settings import check_run
-from tcnn.training.record import Sources, seen_from_here
+from tcnn.training.record import Sources
+from tcnn.training.resumed import seen_from_here
 from tcnn.training.runs import resume as points
 from tcnn.training.runs.callbacks import BASELINE_PHASE, Callbacks, Progress, Report, Say, StopCheck
 from tcnn.training.runs.display import run_callbacks
@@ -68,7 +69,7 @@ def finetune(
         out: the run's directory.
         resume: continue from the newest resume point in `out`, or start if there is none.
         force: replace an existing run in `out`.
-        allow_changes: resume with other settings than the run began with.
+        allow_changes: resume with other settings than the run had last; config.json lists what changed.
         pretrained, weights: as for `tcnn convert`.
         names: what config.json records as ``model``, ``data`` and ``val``, if not the arguments: a run is resumed with
             the same ones only, and on another host the same data may have another path.
@@ -101,7 +102,7 @@ def finetune(
     run = RunDirectory(path_of(out, "out"))
     destination = Destination(run, resume, force, allow_changes)
     if resume and run.started:
-        sources = seen_from_here(sources, run)
+        sources, config = seen_from_here(sources, config, run.record())
     with run.released(), run_callbacks(report, say, stop, run.path, quiet) as callbacks:
         with _alone(callbacks.say), join_processes(config.device) as processes:
             own = callbacks if processes.first else Callbacks(stop=stop)
@@ -115,7 +116,7 @@ def finetune(
             height, width = run.record()["size"]
             finished = FinishedRun(
                 sources.model, config, (height, width), Path(result.best), None if cnn is None else Path(cnn.best),
-                pretrained, weights,
+                pretrained, sources.weights,
             )  # fmt: skip
             found = before_and_after(finished, sets[1], device, callbacks.report, run.comparison)
             result.before_after = found.headline()

@@ -22,14 +22,8 @@ from tcnn.training.preparing.prepare import Start, in_chans, prepare, teacher_fo
 from tcnn.training.recipe.annealing import annealing_notes
 from tcnn.training.recipe.objective import check_teacher
 from tcnn.training.recipe.optim import create_optimizer
-from tcnn.training.record import (
-    Sources,
-    check_settings,
-    leakage_note,
-    run_record,
-    validated_on_training,
-    working_directory,
-)
+from tcnn.training.record import Sources, leakage_note, run_record, validated_on_training, working_directory
+from tcnn.training.resumed import Resumed
 from tcnn.training.runs import resume as points
 from tcnn.training.runs.callbacks import Callbacks, StopRequest, stop_on_signal
 from tcnn.training.runs.recorder import check_tensorboard
@@ -116,16 +110,16 @@ def train_run(
     start, check = _initial_model(sources, config, train_set.class_names, fresh, device, processes, callbacks)
     teacher = _teacher(sources, config, start.model, train_set.class_names)
     record = run_record(sources, config, start, train_set)
+    resumed = Resumed(run, record, None if point is None else point.position.updates) if resuming else None
+    record = record if resumed is None else resumed.record
     loader = training_loader(start, train_set, config, processes, device)
     # Before an existing run is replaced: an optimizer that cannot be created must not cost it.
     create_optimizer(start.model, config)
-    notes = _notes(start, record, train_set, val_set, config, loader.steps, device)
-    if config.val_split != asked_split:
-        notes.insert(0, f"no validation split, so {DEFAULT_SPLIT:.0%} of the images of every class are held out")
+    notes = _notes(start, record, train_set, val_set, config, loader.steps, device, config.val_split != asked_split)
     check_tensorboard(config)
     processes.barrier()  # all have looked at the directory before one of them writes to it
-    if resuming:
-        check_settings(run, record, destination.allow_changes, say)
+    if resumed is not None:
+        resumed.check(destination.allow_changes, say)
         if fresh and processes.first:
             run.rewind(0, 0)
     elif processes.first:
@@ -146,7 +140,7 @@ def train_run(
             trainer.restore(point)
             say(_resume_note(point.position, loader.steps))
         if processes.first and not trainer.position.finished:
-            run.comparison.unlink(missing_ok=True)  # of models that learn on
+            _learns_on(run, resumed, sources)
         position = trainer.run(stop)
         if more:
             _check_stop(stop, processes, device, run)
@@ -190,13 +184,22 @@ def _teacher(
 
 def _notes(
     start: Start, record: dict[str, Any], train_set: ImageSet, val_set: ImageSet, config: FinetuneConfig, steps: int,
-    device: torch.device,
+    device: torch.device, split_by_default: bool,
 ) -> list[str]:  # fmt: skip
     """Notes for the user before the first step, one line each."""
+    default = f"no validation split, so {DEFAULT_SPLIT:.0%} of the images of every class are held out"
+    first = [default] if split_by_default else []
     others = (
         leakage_note(record), validated_on_training(record, train_set, val_set), emulated(config.amp, device),
     )  # fmt: skip
-    return [*start.notes, *annealing_notes(start.model, config, steps), *filter(None, others)]
+    return [*first, *start.notes, *annealing_notes(start.model, config, steps), *filter(None, others)]
+
+
+def _learns_on(run: RunDirectory, resumed: Resumed | None, sources: Sources) -> None:
+    """What its directory says of a run whose model is about to learn, or to learn on."""
+    if resumed is not None:
+        resumed.write(sources)
+    run.comparison.unlink(missing_ok=True)  # of models as they were
 
 
 def _check_stop(stop: StopRequest, processes: Processes, device: torch.device, run: RunDirectory) -> None:

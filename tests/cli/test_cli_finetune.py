@@ -56,7 +56,7 @@ def test_a_run_and_what_it_says(tcnn: Run, colours: str, tmp_path: Path) -> None
     again = tcnn("finetune", "test_resnet", "--data", colours, *TINY, "--epochs", 2)
     assert "run: holds a run already; go on with it (--resume), replace it (--force)" in again.error(2)
     changed = tcnn("finetune", "test_resnet", "--data", colours, *TINY, "--epochs", 2, "--lr", 1, "--resume")
-    assert "began with other settings (lr: 0.0005 → 1.0); give the same ones, or --allow-changes" in changed.error(2)
+    assert "ran with other settings (lr: 0.0005 → 1.0); give the same ones, or --allow-changes" in changed.error(2)
     finished = tcnn("finetune", "test_resnet", "--data", colours, *TINY, "--epochs", 2, "--resume")
     assert finished.code == 0
     assert "the run is finished already" in finished.err

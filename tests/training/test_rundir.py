@@ -12,7 +12,7 @@ from tiny_runs import colours, run
 import tcnn
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.errors import OutputError, RequestError, StorageError
-from tcnn.training.record import with_defaults
+from tcnn.training.resumed import with_defaults
 from tcnn.training.runs.rundir import RunDirectory, changed_settings, read_metrics
 
 LAYERS = ["layer4.0.conv1", "layer4.0.conv2"]

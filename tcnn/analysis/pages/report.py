@@ -129,6 +129,7 @@ def _page(run: Run) -> str:
         robustness=[pictures(gallery.corruption_plots(each.rows)) for each in run.evaluations],
         tables=[_corruption_table(each) for each in run.evaluations],
         settings=_settings(run),
+        changes=_changes(run),
         versions=_versions(run),
         script=Markup(bundle.script()),  # noqa: S704 - ours
         script_source=Markup(bundle.script_source()),  # noqa: S704
@@ -235,6 +236,14 @@ def _settings(run: Run) -> list[tuple[str, str]]:
         inner = {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
         flat += [(key, shorten(str(each), 200)) for key, each in inner.items()]
     return flat
+
+
+def _changes(run: Run) -> list[tuple[str, str]]:
+    """After how many updates other settings were gone on with, and which."""
+    listed = (run.record or {}).get("changes")
+    found = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    changed = [(one.get("updates"), one["changed"]) for one in found if isinstance(one.get("changed"), list)]
+    return [(str(updates), shorten(str(each), 200)) for updates, changes in changed for each in changes]
 
 
 def _versions(run: Run) -> dict[str, str]:

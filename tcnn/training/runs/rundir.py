@@ -164,6 +164,10 @@ class RunDirectory:
         self.hold()
         self.clear()
         make_directory(self.resume)
+        self.write_record(record)
+
+    def write_record(self, record: Mapping[str, Any]) -> None:
+        """Write config.json; raises `StorageError`."""
         self._write("config.json", json.dumps(record, indent=2, default=str) + "\n")
 
     def clear(self) -> None:
@@ -183,7 +187,7 @@ class RunDirectory:
                 (self.path / folder).rmdir()
 
     def record(self) -> dict[str, Any]:
-        """Read config.json, as `create` wrote it; raises `RequestError`."""
+        """Read config.json, as it was written last; raises `RequestError`."""
         try:
             content = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
             return dict(content)
