@@ -147,13 +147,6 @@ def readable(name: str) -> str:
         return name.encode("utf-8", "backslashreplace").decode()
 
 
-def named(name: str, width: int = 100) -> str:
-    """A name that others made up, as part of a message: on one line, and not a page long."""
-    if name.isprintable() and len(name) <= width:
-        return name
-    return ascii(name) if len(name) <= width else f"{name[:width]!a} …"
-
-
 def shorten(text: str, width: int = 300) -> str:
     """Text on one line, shortened between words."""
     return textwrap.shorten(text, width, placeholder=" …")

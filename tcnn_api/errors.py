@@ -18,8 +18,9 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from tcnn.characters import named
 from tcnn.config.base import length, no_such_key, words
-from tcnn.errors import EnvironmentFailure, RequestError, StorageError, TcnnError, named
+from tcnn.errors import EnvironmentFailure, RequestError, StorageError, TcnnError
 from tcnn_jobs.artifacts.bucket import BucketError
 from tcnn_jobs.confined.explorers import ImageGone
 from tcnn_jobs.errors import (

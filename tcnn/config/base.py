@@ -18,7 +18,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
-from tcnn.errors import ConfigError, RequestError, named, shorten
+from tcnn.characters import named
+from tcnn.errors import ConfigError, RequestError, shorten
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass

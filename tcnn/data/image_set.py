@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from tcnn.arguments import typed
+from tcnn.characters import fault
 from tcnn.data.decode import Mode, UnreadableImage, decode, mode_of, reason
 from tcnn.data.order import shuffle_seed
 from tcnn.data.sources.folder import open_folder
@@ -173,8 +174,8 @@ def open_dataset(
         targets = _renumbered(found, targets, class_names, str(spec))
     for name in found.names:
         # They are stored in checkpoints, which at the end of a long run is too late to find out.
-        if not name.isprintable():
-            raise RequestError(f"{spec}: the class name {name!r} has characters that cannot be stored; rename it")
+        if unfit := fault(name):
+            raise RequestError(f"{spec}: the class name {name!r} has {unfit}; rename the class")
     _check_distinct(found.names, str(spec))
     return ImageSet(found.source, class_names or found.names, targets, mode, found.split)
 

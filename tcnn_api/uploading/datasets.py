@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tcnn.characters import fault
 from tcnn.data.sources.folder import class_labels, split_folder, walk
 from tcnn.data.sources.names import SPLITS, canonical
 from tcnn.data.sources.source import number
@@ -41,8 +42,8 @@ def describe(root: Path) -> dict[str, Any]:
     if len(classes) < 2:
         raise RequestError(f"{HERE}: expected at least two class folders, found one, {classes[0]!r}")
     for name in classes:
-        if not name.isprintable():  # it would be stored in every checkpoint
-            raise RequestError(f"{HERE}: the class name {name!r} has characters that cannot be stored; rename it")
+        if wrong := fault(name):  # it would be stored in every checkpoint
+            raise RequestError(f"{HERE}: the class name {name!r} has {wrong}; rename its folder")
     return {
         "classes": list(classes),
         "images": sum(map(len, found.values())),

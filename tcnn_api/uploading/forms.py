@@ -16,6 +16,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect
 
+from tcnn.characters import without_faults
 from tcnn.files import storage_errors
 from tcnn_api.errors import Refused, UnsupportedMedia
 from tcnn_jobs.artifacts.layout import Home
@@ -179,4 +180,4 @@ def _boundary(request: Request) -> bytes:
 def _display_name(given: str) -> str:
     """The last part of a file's name, as it may be shown."""
     last = given.replace("\\", "/").rpartition("/")[2]
-    return "".join(c for c in last if c.isprintable())[:200] or "file"
+    return without_faults(last)[:200] or "file"

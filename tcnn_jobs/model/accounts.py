@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from pydantic import Field, field_validator
 
+from tcnn.characters import fault
 from tcnn_jobs.model.jobs import Model
 
 PREFIX = "tcnn_"
@@ -96,8 +97,10 @@ class NewKey(Model):
     @field_validator("name")
     @classmethod
     def _is_a_name(cls, value: str) -> str:
-        if not value.isprintable() or len(value) > LONGEST:
-            raise ValueError(f"expected at most {LONGEST} printable characters")
+        if len(value) > LONGEST:
+            raise ValueError(f"expected at most {LONGEST} characters")
+        if wrong := fault(value):
+            raise ValueError(f"expected one line of text without {wrong}")
         return value
 
 

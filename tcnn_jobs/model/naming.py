@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
+from tcnn.characters import fault
 from tcnn.config.base import Frozen
 
 LONGEST = 100
@@ -52,8 +53,8 @@ def _encodable(text: str) -> str:
 def _line(text: str) -> str:
     """One line without blanks around it."""
     text = _encodable(text).strip()
-    if not text.isprintable():
-        raise ValueError("expected one line without control characters")
+    if wrong := fault(text):
+        raise ValueError(f"expected one line of text, found {wrong}; leave it out")
     return text
 
 

@@ -77,6 +77,8 @@ def test_any_name_is_a_name() -> None:
         ("$x$", r"\$x\$"),
         ("a\nb\tc\u202ed", "a b c d"),
         ("💣 cat", "? cat"),
+        ("می\u200cخو", "میخو"),
+        ("n°\u00a01", "n° 1"),
         ("x" * 50, "…" + "x" * 39),
     ],
 )

@@ -67,6 +67,17 @@ def test_a_run_is_told(tcnn: Run, file: Path) -> None:
         assert words in shown
 
 
+def test_names_in_a_file_do_not_steer_the_terminal(tcnn: Run, file: Path) -> None:
+    """What is no control of it is shown as it is, in any script."""
+    model = package.load(file)
+    names = ["\x1b]0;owned\x07cat", "\u202egpj.exe", "می‌خواهم"]
+    model.pretrained_cfg = model.default_cfg = {**model.pretrained_cfg, "label_names": names}
+    package.save(model, "s.safetensors", None)
+    assert tcnn("info", "s.safetensors", "--json").json["label_names"] == names
+    shown = tcnn("info", "s.safetensors").out
+    assert not set("\x1b\x07\u202e") & set(shown) and "owned" in shown and "می‌خواهم" in shown
+
+
 def test_random_weights_have_no_licence_and_those_of_a_file_none_that_is_known(tcnn: Run, file: Path) -> None:
     model = package.load(file)
     for weights in ("file", "random"):

@@ -255,8 +255,23 @@ def test_copies_of_a_mac_are_in_the_same_order() -> None:
 def test_class_names_that_cannot_be_stored(tmp_path: Path) -> None:
     root = draw_classes(tmp_path / "data", ["cat", "dog"], 1)
     (root / "cat").rename(root / os.fsdecode(b"caf\xe9"))
-    with pytest.raises(RequestError, match=r"class name 'caf\\udce9' has characters that cannot be stored"):
+    with pytest.raises(RequestError, match=r"class name 'caf\\udce9' has a lone surrogate \(U\+DCE9\), as of bytes"):
         open_dataset(str(root))
+
+
+def test_class_names_in_scripts_that_join_their_letters(tmp_path: Path, pack: Pack) -> None:
+    """With the joiners and spaces that they are spelt with; nothing that would break a line or turn it around."""
+    names = ["ශ්\u200dරී", "می\u200cخواهم", "秋田\u3000犬", "👨\u200d👩\u200d👧", "n°\u00a01"]
+    data = open_dataset(pack(draw_classes(tmp_path / "data", names, 1)))
+    assert sorted(data.class_names) == sorted(names)
+    for name, said in (
+        ("a\u202eb", r"reading direction \(U\+202E\)"),
+        ("a\u2028b", "line separator"),
+        ("a\x1bb", "U.001B"),
+    ):
+        root = draw_classes(tmp_path / f"bad{ord(name[1])}", [name, "dog"], 1)
+        with pytest.raises(RequestError, match=rf"class name '.*' has a .*{said}.*; rename the class"):
+            open_dataset(str(root))
 
 
 def test_a_picture_is_no_data_set(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from tcnn.analysis.charts import bundle
 from tcnn.analysis.plots import gallery, style
+from tcnn.characters import visible
 from tcnn.errors import shorten
 
 SVG_LIMIT = 400_000
@@ -84,8 +85,8 @@ def _own_names(svg: str, prefix: str) -> str:
 
 
 def _visible(value: Any) -> Any:
-    """`style.visible` of names; other values unchanged."""
-    return style.visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """`characters.visible` of names; other values unchanged."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _percent(value: Any) -> str:

@@ -24,6 +24,7 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from tcnn.analysis.charts.bundle import attention, palette
+from tcnn.characters import visible
 from tcnn.files import write_atomically
 
 Format = Literal["png", "svg"]
@@ -72,15 +73,11 @@ def axes(ax: Axes, title: str = "", x: str = "", y: str = "") -> Axes:
 
 def label(text: object, width: int = 40) -> str:
     """A name from outside as plot text: on one line, shortened, and without markup."""
-    plain = "".join(c if ord(c) in _glyphs() else "?" for c in " ".join(visible(str(text)).split()))
+    joined = (c for c in visible(str(text)) if unicodedata.category(c) != "Cf")  # no letters are joined in a plot
+    plain = "".join(c if ord(c) in _glyphs() else "?" for c in " ".join("".join(joined).split()))
     if len(plain) > width:  # the end of a path or of a dotted name tells more than its start
         plain = "…" + plain[1 - width :]
     return (" " if plain.startswith("_") else "") + plain.replace("$", r"\$")
-
-
-def visible(text: str) -> str:
-    """Text with a space for every character that is invisible or changes the reading direction."""
-    return "".join(" " if unicodedata.category(c).startswith("C") else c for c in text)
 
 
 @cache

@@ -6,11 +6,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
 from tcnn import formatting
+from tcnn.characters import visible
 from tcnn.display import PIPED, ImageCount, counted_images, display
 from tcnn.errors import readable
 
@@ -42,8 +43,14 @@ def results() -> TextIO:
 def stdout() -> "Console":
     """Console for results; rows and notes are never broken when they are piped into a file."""
     from rich.console import Console
+    from rich.segment import Segment
 
     class Results(Console):
+        def render(self, *what: Any, **options: Any) -> Iterator[Segment]:
+            for part in super().render(*what, **options):  # a name in a stranger's file may steer the terminal
+                lines = part.text.split("\n")
+                yield part if part.control else Segment("\n".join(map(visible, lines)), part.style)
+
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # `main` knows what to do; rich would leave with 1
 

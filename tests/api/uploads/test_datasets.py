@@ -93,9 +93,11 @@ class TestAccepted:
         assert {Path(name).suffix for name in server.files() if Path(name).suffix} == {".jpg"}
 
     def test_names_in_other_scripts(self, client: httpx.Client, tmp_path: Path) -> None:
-        folder = draw_classes(tmp_path / "pets", ["кошка", "猫", "café"])
-        for archive in (tmp_path / "a.zip", tmp_path / "a.tar"):
-            assert set(send(client, pack(folder, archive)).json()["classes"]) == {"кошка", "猫", "café"}
+        names = {"кошка", "猫", "café", "ශ්\u200dරී", "می\u200cخواهم", "秋田\u3000犬", "👨\u200d👩\u200d👧"}
+        folder = draw_classes(tmp_path / "pets", sorted(names))
+        for archive in (tmp_path / "実験\u3000一 👨\u200d👩\u200d👧 می\u200cخواهم.tar.gz", tmp_path / "n°\u00a01.zip"):
+            made = send(client, pack(folder, archive)).json()
+            assert set(made["classes"]) == names and made["name"] == archive.name
 
     def test_a_name_is_shown_without_its_folders(self, client: httpx.Client, pets: Path) -> None:
         for given, shown in [("../../etc/p.zip", "p.zip"), ("C:\\x\\p.zip", "p.zip"), ("a\x01b.zip", "ab.zip")]:

@@ -182,7 +182,12 @@ def test_orders_that_are_none(text: str) -> None:
 def test_labels_that_are_none() -> None:
     """Names and tags are short lines; what is said twice is one tag."""
     assert Labels(tags=[" b", "a", "b"]).tags == ("b", "a")
+    for text in ("実験\u3000１", "👨\u200d👩\u200d👧", "Essai n°\u00a01", "می\u200cخواهم", "ශ්\u200dරී", "\U0003fffd"):
+        assert Labels(name=text, tags=(text,)) == Labels.model_construct(name=text, tags=(text,)), "as it was written"
+    with pytest.raises(ConfigError, match=r"expected one line of text, found a control of the reading direction \("):
+        Labels(tags=("a\u202eb",))
     bad = {"name": ["x" * 201, "a\nb", "\0", "\ud800"], "note": ["x" * 10_001, "\0"]}
+    bad["name"] += ["a\u202eb", "a\u2067b", "a\u2028b", "\x9b"]
     bad["tags"] = [["x" * 51], [""], [" "], ["a,b"], ['a"b'], ["a\\b"], ["\x1b"], [str(n) for n in range(21)], "a"]  # type: ignore[list-item]
     for field, value in itertools.chain.from_iterable(
         zip(itertools.repeat(field), values) for field, values in bad.items()
