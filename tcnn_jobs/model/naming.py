@@ -5,12 +5,12 @@ Both are checked before they reach a database or a message.
 
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from tcnn.characters import fault
+from tcnn.characters import fault, folded
 from tcnn.config.base import Frozen
 
 LONGEST = 100
@@ -90,11 +90,22 @@ class Labels(Frozen):
         return {name: value for name, value in kept.items() if name in self.model_fields_set}
 
 
-def words(identifier: str, kind: str, request: Any, labels: dict[str, Any]) -> str:
-    """What a search looks through: labels, the job's id and kind, and every text of its request, folded for case."""
-    parts = [labels.get("name") or "", *(labels.get("tags") or ()), identifier, kind, *_texts(request)]
+def words(identifier: str, kind: str, request: Any, labels: dict[str, Any], called: Iterable[str] = ()) -> str:
+    """What a search looks through: labels, the job's id and kind, what the things are `called` that its request names
+    by their ids, and every text of the request, folded for case and spelling.
+    """
+    parts = [labels.get("name") or "", *(labels.get("tags") or ()), identifier, kind, *called, *_texts(request)]
     text = "\n".join(parts)[:MOST_WORDS] + "\n" + (labels.get("note") or "")
-    return re.sub("[\0\ud800-\udfff]", "", text).casefold()
+    return folded(re.sub("[\0\ud800-\udfff]", "", text))
+
+
+def called_before(before: str, identifier: str, kind: str, request: Any, labels: dict[str, Any]) -> list[str]:
+    """What the things are called that the request names, as `words` with these labels had it `before`.
+
+    Some of them may be gone since then: of a job that has ended they can be deleted.
+    """
+    own = words(identifier, kind, request, labels).split("\n")
+    return [line for line in dict.fromkeys(folded(before).split("\n")) if line not in own]
 
 
 def _texts(request: Any) -> Iterator[str]:

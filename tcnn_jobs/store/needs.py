@@ -54,6 +54,16 @@ _DROP = delete(needs).where(needs.c.job == bindparam("number"))
 _HELD = select(uploads.c.owner).where(uploads.c.id == bindparam("resource")).with_for_update(read=True, key_share=True)
 # Whoever ends this very job waits, and then finds the one that needs it; or has ended it, and is seen here.
 _SOURCE = select(jobs.c.status, jobs.c.owner).where(jobs.c.id == bindparam("resource")).with_for_update(read=True)
+_CALLED_JOBS = (
+    select(jobs.c.name, jobs.c.request)
+    .where(jobs.c.id.in_(bindparam("ids", expanding=True)), jobs.c.owner == bindparam("by"))
+    .order_by(jobs.c.number)
+)
+_CALLED_UPLOADS = (
+    select(uploads.c.name)
+    .where(uploads.c.id.in_(bindparam("ids", expanding=True)), uploads.c.owner == bindparam("by"))
+    .order_by(uploads.c.number)
+)
 _WAIT = update(jobs).where(jobs.c.number == bindparam("row")).values(unmet=bindparam("count")).returning(jobs)
 _NEEDED = (
     select(jobs.c.id, jobs.c.status)
@@ -91,6 +101,17 @@ def note(connection: Connection, row: Row[Any]) -> Row[Any]:
             unmet += found.status in _WAITED_FOR
         connection.execute(_ADD, {"job": row.number, "resource": resource})
     return connection.execute(_WAIT, {"row": row.number, "count": unmet}).one() if unmet != row.unmet else row
+
+
+def called(connection: Connection, request: Any, owner: str) -> list[str]:
+    """What the owner calls the jobs and uploads that a request names, as far as they are there; a job without a name is
+    called by its model."""
+    bound = {"ids": named(request), "by": owner}
+    if not bound["ids"]:
+        return []
+    sources = connection.execute(_CALLED_JOBS, bound)
+    found = [row.name or str(row.request.get("model") or "") for row in sources]
+    return [name for name in (*found, *connection.scalars(_CALLED_UPLOADS, bound)) if name]
 
 
 def ended(status: str) -> str:

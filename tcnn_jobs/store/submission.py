@@ -55,7 +55,8 @@ class Submission(Listing):
             if key is None or winner == identifier:
                 quotas.admit_job(connection, new.owner)
                 given = new.model_dump(mode="json")
-                told = naming.words(identifier, new.kind, new.request, given)
+                called = needs.called(connection, new.request, new.owner)
+                told = naming.words(identifier, new.kind, new.request, given, called)
                 row = connection.execute(_ENQUEUE, {"id": identifier, **given, "words": told}).one()
                 record(connection, row, [NewEvent(kind="queued")])
                 row = needs.note(connection, row)
@@ -119,7 +120,9 @@ class Submission(Listing):
             now_is = {name: getattr(row, name) for name in Labels.model_fields}
             wanted = now_is | new.given()
             if (key is None or ledger.is_first(connection, key, job)) and wanted != now_is:
-                told = naming.words(row.id, row.kind, row.request, wanted)
+                called = naming.called_before(row.words or "", row.id, row.kind, row.request, now_is)
+                called += needs.called(connection, row.request, row.owner)
+                told = naming.words(row.id, row.kind, row.request, wanted, dict.fromkeys(called))
                 changed = update(jobs).where(jobs.c.number == row.number).values(**wanted, words=told).returning(jobs)
                 row = connection.execute(changed).one()
                 ledger.note(connection, "job.label", job, row.owner)

@@ -23,6 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.elements import ColumnElement
 
+from tcnn.characters import folded, spellings
 from tcnn_jobs.database.dialects import number_at, occurs
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import TAGGED, has_status, jobs
@@ -62,9 +63,10 @@ class Listing(Database):
         """Jobs in an order, `limit` after the job `after`, and whether there are more; raises `JobNotFound` for
         `after`.
 
-        `search`: words that all occur in what a job is called, in its note, or in its request; in any case. `tags`:
-        those that it has all of. With either it is of the newest `SEARCHED` jobs, in another order than that of
-        submission of the newest `ORDERED`. `model`: those that have made one, or that will.
+        `search`: words that all occur in what a job is called, in its note, in its request, or in what the uploads and
+        jobs were called that this names; in any case and spelling of accents. `tags`: those that it has all of. With
+        either it is of the newest `SEARCHED` jobs, in another order than that of submission of the newest `ORDERED`.
+        `model`: those that have made one, or that will.
         """
         if owner is not None and not storable(owner):
             return [], False
@@ -78,8 +80,10 @@ class Listing(Database):
         with self.reading() as connection:
             dialect = connection.dialect.name
             wanted += _of_model(dialect, model)
-            wanted += [occurs(dialect, _words(), word) for word in search.casefold().split()]
-            wanted += [occurs(dialect, type_coerce(jobs.c.tags, Text), json.dumps(tag)) for tag in tags]
+            # Tags are kept as they were written, and so were the words of jobs by 0.2.0.
+            wanted += [_has(dialect, _words(), spellings(word)) for word in folded(search).split()]
+            spelt = ([json.dumps(each) for each in spellings(tag)] for tag in tags)
+            wanted += [_has(dialect, type_coerce(jobs.c.tags, Text), each) for each in spelt]
             last = None if after is None else find(connection, after, owner)
             if order.by == "created":
                 rows = connection.execute(_by_number(wanted, order, last).limit(limit + 1)).all()
@@ -105,6 +109,10 @@ def _of_model(dialect: str, model: Making | None) -> Sequence[ColumnElement[bool
 def _among_newest(wanted: Sequence[ColumnElement[bool]], most: int) -> ColumnElement[bool]:
     newest = select(jobs.c.number).where(*wanted).order_by(jobs.c.number.desc()).limit(most).subquery()
     return jobs.c.number >= select(func.min(newest.c.number)).scalar_subquery()
+
+
+def _has(dialect: str, text: ColumnElement[str], parts: Sequence[str]) -> ColumnElement[bool]:
+    return or_(*(occurs(dialect, text, part) for part in parts))
 
 
 def _words() -> ColumnElement[str]:

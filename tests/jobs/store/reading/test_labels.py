@@ -1,6 +1,7 @@
 """Names, tags and notes of jobs; lists that are searched and in another order than that of submission."""
 
 import itertools
+import unicodedata
 
 import pytest
 from deeds import hold, new
@@ -11,8 +12,8 @@ from tcnn.errors import ConfigError, RequestError
 from tcnn_jobs.database.schema import jobs
 from tcnn_jobs.errors import IdempotencyMismatch, JobNotFound
 from tcnn_jobs.model.columns import Order
-from tcnn_jobs.model.jobs import IdempotencyKey, Job, Kind, Result
-from tcnn_jobs.model.naming import Labels
+from tcnn_jobs.model.jobs import IdempotencyKey, Job, Kind, Result, Upload
+from tcnn_jobs.model.naming import Labels, new_id
 from tcnn_jobs.model.operation import Actor, acting
 from tcnn_jobs.store import Store
 from tcnn_jobs.store.reading import listing
@@ -89,6 +90,49 @@ def test_search_and_tags(store: Store) -> None:
     assert found(store, search="x", tags=["ablation"], kind=Kind.TRANSFORM) == [named]
     store.label(plain, "ann", Labels(note="now of oak"))
     assert found(store, search="oak pets") == [plain]
+
+
+def test_accents_in_either_spelling_are_found(store: Store) -> None:
+    """Composed, or apart as in file names from a Mac; also where an older release stored words as they were spelt."""
+    composed, apart = (unicodedata.normalize(form, "Café Épagneul") for form in ("NFC", "NFD"))
+    jobs_of = [store.enqueue(new(name=name, tags=(name,), note=name)).id for name in (composed, apart)][::-1]
+    for _ in range(2):
+        for search in (composed, apart, composed.upper(), apart.casefold()):
+            assert found(store, search=search) == jobs_of, search
+        assert found(store, tags=[composed]) == found(store, tags=[apart]) == jobs_of
+        for job in jobs_of:
+            with store.writing() as connection:
+                spelt = f"{store.get(job).name}\n{job}".casefold()
+                connection.execute(update(jobs).where(jobs.c.id == job).values(words=spelt))
+
+
+def test_what_a_request_names_is_found_by_its_name(store: Store) -> None:
+    """Uploads and jobs, by what they were called then; another tenant's are not told."""
+    data = Upload(id=new_id("ds"), owner="ann", kind="dataset", name="tiny Café.tar.gz", path="a", size=1, sha256="0")
+    hidden = data.model_copy(update={"id": new_id("ds"), "owner": "bob", "name": "secret.zip"})
+    for upload in (data, hidden):
+        store.add_upload(upload)
+    first = store.enqueue(new(name="the first", request={"model": "resnet50d", "finetune": {"dataset": data.id}}))
+    unnamed = store.enqueue(new(request={"model": "seresnext"}))
+    for _ in range(2):
+        store.finish(hold(store.claim("w1")), Result())
+    second = store.enqueue(new(request={"job": first.id, "dataset": data.id, "seen": hidden.id})).id
+    third = store.enqueue(new(request={"job": unnamed.id})).id
+    assert found(store, search="TINY café.tar.gz") == [second, first.id]
+    assert found(store, search="first") == [second, first.id]
+    assert found(store, search="seresnext") == [third, unnamed.id]
+    assert found(store, search="secret") == []
+    for job in (second, third):
+        store.cancel(job)
+    store.remove_upload(data.id)
+    store.label(second, "ann", Labels(name="old"))
+    store.label(second, "ann", Labels(name="new", note="a"))
+    assert found(store, search="new tiny café") == [second], "it is called so though it is gone"
+    assert found(store, search="old") == []
+    with store.writing() as connection:
+        connection.execute(update(jobs).values(words=None))
+    store.label(third, "ann", Labels(name="again"))
+    assert found(store, search="seresnext again") == [third], "of a job that an older release submitted"
 
 
 def test_jobs_of_an_older_release_are_found(store: Store) -> None:
