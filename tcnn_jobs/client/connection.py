@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,8 @@ from typing import Any
 
 import httpx
 
-from tcnn.errors import CheckpointError, RequestError, one_line
+from tcnn.characters import fault, named
+from tcnn.errors import CheckpointError, RequestError, one_line, shorten
 from tcnn_jobs.client.packing import CHUNK, Form
 from tcnn_jobs.client.refusals import ServerFailure, patiently, refusal
 
@@ -45,31 +47,39 @@ class Connection:
 
     def json(self, method: str, route: str, content: Callable[[], Iterator[bytes]] | None = None, *, has: str = "",
              **options: Any) -> Json:  # fmt: skip
-        """An answer, after as many tries as patience allows. Raises `RequestError` for what no JSON can say.
+        """An answer, after as many tries as patience allows. Raises `RequestError` for what cannot be sent.
 
         `has`: a name that every such answer of a tcnn server has.
         """
-        if unsaid := _not_finite(options.get("json")):
-            raise RequestError(f"{unsaid}: expected a finite number, found NaN or an infinity")
+        if unsaid := _unsayable(options.get("json")) or _unsayable(options.get("params")):
+            raise RequestError(unsaid)
         lost = False
 
         def ask() -> Json:
             nonlocal lost
+            request = self._encoded(method, route, content=content and content(), **options)
             try:
-                answer = self.http.request(method, route, content=content and content(), **options)
+                answer = self.http.send(request)
                 self._met = True
                 if answer.is_success:
                     return self._said(answer, has)
             except httpx.TransportError as error:
                 lost = lost or not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
                 raise self.away(error) from error
-            except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # of the answer: the request is encoded
                 raise self._other(one_line(error)) from error
             if lost and method == "DELETE" and answer.status_code == httpx.codes.NOT_FOUND:
                 return {}  # done at the try before, whose answer was lost
             raise refusal(answer)
 
         return patiently(lambda: self.patience if self._met else min(self.patience, FIRST_PATIENCE))(ask)
+
+    def _encoded(self, method: str, route: str, **options: Any) -> httpx.Request:
+        """A request as it goes out; raises `RequestError` for one that HTTP or JSON cannot say."""
+        try:
+            return self.http.build_request(method, route, **options)
+        except (httpx.InvalidURL, TypeError, ValueError) as error:
+            raise RequestError(f"{method} {route!a}: the request cannot be encoded ({one_line(error)})") from error
 
     def _said(self, answer: httpx.Response, has: str) -> Json:
         said = answer.json() if answer.content else {}
@@ -154,17 +164,29 @@ class Connection:
         )
 
 
-def _not_finite(value: Any) -> str:
-    """Where a body has a number that JSON has not: NaN, or an infinity; nothing if it has none."""
-    if isinstance(value, float):
-        return "" if math.isfinite(value) else "the body"
+def _unsayable(value: Any, place: str = "") -> str:
+    """What a body or query has that JSON in UTF-8 has not, NaN or a lone surrogate, and where; nothing if it has none.
+
+    `place`: the names of the fields around the value, joined by points.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{place or 'the body'}: expected a finite number, found NaN or an infinity"
+    if isinstance(value, str):
+        wrong = next((character for character in value if "\ud800" <= character <= "\udfff"), None)
+        return f"{place or 'the body'}: expected text, found {fault(wrong)}; leave it out" if wrong else ""
     places = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
     for name, item in places:
-        if found := _not_finite(item):
-            return str(name) if found == "the body" else f"{name}.{found}"
+        told = f"{place}.{named(str(name))}" if place else named(str(name))
+        if found := _unsayable(name, told) or _unsayable(item, told):
+            return found
     return ""
 
 
 def once(key: str | None = None) -> dict[str, str]:
-    """The header by which a request that is sent twice is done once."""
+    """The header by which a request that is sent twice is done once. Raises `RequestError` for a key that is none."""
+    if key and not re.fullmatch(r"[\x21-\x7e]{1,255}", key):
+        raise RequestError(
+            f"key: expected 1 to 255 visible ASCII characters, found {shorten(ascii(key), 60)}; choose another "
+            "idempotency key"
+        )
     return {"Idempotency-Key": key or str(uuid.uuid4())}

@@ -62,6 +62,26 @@ def test_what_the_server_refuses(client: Client, server: Server) -> None:
     assert (caught.value.status, caught.value.exit_code) == (401, 2)
 
 
+def test_what_cannot_be_sent_is_told_by_its_field(client: Client) -> None:
+    """It is the request that is wrong, and nothing of it reaches the server, which is there."""
+    body: dict[str, Any] = {"model": "resnet18", "pretrained": False}
+    for key in ("schlüssel", "a b", "a\nb", "\ud800", "x" * 256):
+        with pytest.raises(RequestError, match="key: expected 1 to 255 visible ASCII characters"):
+            client.submit("transform", body, key=key)
+    for more, field in (
+        ({"note": "a\udcffb"}, "note"), ({"finetune": {"config": {"lr": float("nan")}}}, "finetune.config.lr"),
+        ({"tags": ["a", "\ud800"]}, "tags.1"), ({"\ud800": 1}, r"'\\ud800'"), ({"note": {1, 2}}, "not JSON"),
+    ):  # fmt: skip
+        with pytest.raises(RequestError, match=rf"^{field}: expected |{field}") as caught:
+            client.submit("transform", body | more)
+        assert not isinstance(caught.value, ServerFailure | RefusedError) and str(caught.value).isprintable()
+    with pytest.raises(RequestError, match=r"^q: expected text, found a lone surrogate"):
+        client.jobs(search="\udcff")
+    with pytest.raises(RequestError, match="cannot be encoded"):
+        client.submit("\ud800", body)
+    assert client.jobs()["data"] == []
+
+
 def test_ids_that_are_none_never_reach_the_server(client: Client) -> None:
     for identifier in ("", "..", "../healthz", "a/b", "a?b", "ü", "a" * 100):
         with pytest.raises(RequestError, match="not a job's id"):
