@@ -90,7 +90,7 @@ class Download(FileResponse):
 
         try:
             with self._share.hold():
-                await super().__call__(scope, receive, relay)
+                await super().__call__(_known_ranges(scope), receive, relay)
         finally:
             with anyio.CancelScope(shield=True):
                 await self._share.read(self._opened.handle.close)
@@ -116,6 +116,14 @@ class _Elsewhere:
     async def seek(self, place: int) -> None:
         """Go on from there."""
         await self._run(self._handle.seek, place)
+
+
+def _known_ranges(scope: Scope) -> Scope:
+    """The request without a Range in a unit that is unknown here, which must be ignored (RFC 9110, §14.2)."""
+    unit = Headers(scope=scope).get("range", "bytes").partition("=")[0]
+    if unit.strip().lower() == "bytes":
+        return scope
+    return {**scope, "headers": [(name, value) for name, value in scope["headers"] if name != b"range"]}
 
 
 def has(given: str, etag: str) -> bool:

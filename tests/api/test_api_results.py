@@ -90,10 +90,17 @@ def test_a_download_that_broke_off_goes_on(alice: TestClient, url: str) -> None:
     assert (other.status_code, other.content) == (200, CONTENT)
 
 
-@pytest.mark.parametrize("asked", ["bytes=10240-", "bytes=99999-100000", "bytes=x-y", "lines=1-2"])
+@pytest.mark.parametrize("asked", ["bytes=10240-", "bytes=99999-100000", "bytes=x-y", "bytes"])
 def test_ranges_that_cannot_be(asked: str, alice: TestClient, url: str, refusal: Refusal) -> None:
     answer = alice.get(url, headers={"Range": asked})
     assert "10240 bytes" in refusal(answer, 416)["detail"]
+
+
+@pytest.mark.parametrize("asked", ["items=0-5", "lines=1-2", "nonsense"])
+def test_a_range_in_an_unknown_unit_is_ignored(asked: str, alice: TestClient, url: str) -> None:
+    answer = alice.get(url, headers={"Range": asked})
+    assert (answer.status_code, answer.content) == (200, CONTENT)
+    assert alice.get(url, headers={"Range": "Bytes=0-5"}).content == CONTENT[:6]
 
 
 @pytest.mark.parametrize("given", [ETAG, f'"x", W/{ETAG}', "*"])
