@@ -17,6 +17,7 @@ from tcnn_api.deps import Service, parameters
 from tcnn_api.description import openapi
 from tcnn_api.middleware import PICTURE, LimitBody, Observe
 from tcnn_api.pools import Pools
+from tcnn_api.responses.head import AnswerHead
 from tcnn_api.responses.stream import Streams
 from tcnn_api.routes import models, plan, submit
 from tcnn_api.routes.jobs import archive, attention, files, jobs, logs, predict, report, shares
@@ -101,6 +102,7 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
     errors.install(app)
     openapi.install(app)
     # The last one added is the outermost.
+    app.add_middleware(AnswerHead)
     app.add_middleware(LimitBody, settings=settings)
     app.add_middleware(Authenticate, keys=keys, stored=stored, links=links)
     app.add_middleware(Observe, registry=registry)

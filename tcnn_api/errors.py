@@ -218,7 +218,10 @@ async def _http(request: Request, error: Exception) -> Response:
         405: f"{request.method} is not allowed here; the Allow header lists what is",
     }
     detail = details.get(error.status_code, str(error.detail))
-    return problem(request.url.path, error.status_code, detail, headers=error.headers)
+    headers = dict(error.headers or {})
+    if "GET" in (allowed := headers.get("Allow", "").split(", ")) and "HEAD" not in allowed:
+        headers["Allow"] = ", ".join([*allowed, "HEAD"])  # `responses.head` answers it
+    return problem(request.url.path, error.status_code, detail, headers=headers)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

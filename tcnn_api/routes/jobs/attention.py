@@ -16,6 +16,7 @@ from tcnn_api.deps import AUTHENTICATED, JobId, Service, ServiceDep, Tenant
 from tcnn_api.description.examples import answer
 from tcnn_api.description.openapi import problems
 from tcnn_api.errors import Refused
+from tcnn_api.responses.head import answer_head
 from tcnn_api.routes.jobs.pictures import IMAGE_BODY, ask_about, ask_about_body, began_with, own_checkpoint
 from tcnn_jobs.errors import UploadNotFound
 from tcnn_jobs.model.jobs import Kind
@@ -190,6 +191,7 @@ async def look(
 )
 async def ask(
     job: JobId,
+    request: Request,
     parts: ServiceDep,
     owner: Tenant,
     image: Annotated[str, InPath(description="Id of the image.", examples=[IMAGE], max_length=40)],
@@ -204,6 +206,7 @@ async def ask(
     """
     _, own = await parts.pools.storage.run(owner, own_checkpoint, parts, job, owner)
     others = await parts.pools.storage.run(owner, _others, parts, job, owner) if checkpoint is not None else {}
+    answer_head(request)
     asked = {"do": "at", "image": image} | _query(others, y, x, checkpoint, temperature)
     return Response(await parts.explorers.ask(job, own, asked), media_type="application/json")
 

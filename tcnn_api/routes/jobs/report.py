@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from anyio import to_thread
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import FileResponse, Response
 
 from tcnn.analysis.charts.bundle import script_source
@@ -17,6 +17,7 @@ from tcnn_api.deps import AUTHENTICATED, JobId, Reach, Service, ServiceDep, Tena
 from tcnn_api.description.examples import answer
 from tcnn_api.description.openapi import problems
 from tcnn_api.errors import NotFound
+from tcnn_api.responses.head import answer_head
 from tcnn_api.routes.jobs.files import succeeded
 from tcnn_jobs.confined.explorers import MEMORY
 from tcnn_jobs.confined.process import ask
@@ -27,6 +28,7 @@ from tcnn_jobs.store import Store
 
 router = APIRouter(prefix="/jobs", tags=["results"], dependencies=AUTHENTICATED)
 
+MEDIA_TYPE = "text/html; charset=utf-8"
 SECONDS = 300
 ID = re.compile(r'"((job|ds|ckpt|wts)_[0-9a-f]{24})"')
 KINDS = {"ds": "dataset", "ckpt": "checkpoint", "wts": "weights"}
@@ -46,7 +48,7 @@ POLICY = {
     response_class=Response,
     responses={200: answer("<!doctype html>…", "One self-contained HTML file.", "text/html"), **problems(409)},
 )
-async def report(job: JobId, parts: ServiceDep, owner: Reach, own: Tenant) -> Response:
+async def report(job: JobId, request: Request, parts: ServiceDep, owner: Reach, own: Tenant) -> Response:
     """Get the report of a run: conversion, equivalence, curves, gates and spans, evaluations, and attention maps.
 
     It is created on the first request, which takes seconds. The maps are of images of the job's data set, if that was
@@ -59,11 +61,13 @@ async def report(job: JobId, parts: ServiceDep, owner: Reach, own: Tenant) -> Re
     page = parts.artifacts.beside(job, f"report-{winner(found)}-{__version__}-{SCRIPT}-{called}.html")
     if attempt is None:
         raise NotFound(f"{job}: its files are no longer on the server; run the job again")
+    headers = POLICY | {"Content-Disposition": f'inline; filename="{job}.html"'}
+    if not page.is_file():
+        answer_head(request, MEDIA_TYPE, headers)
     async with parts.pools.reports.take(own):  # what waited for the same one finds it made
         if not page.is_file():
             await _make(parts, found, attempt, page, own, names)
-    headers = POLICY | {"Content-Disposition": f'inline; filename="{job}.html"'}
-    return FileResponse(page, headers=headers, media_type="text/html; charset=utf-8")
+    return FileResponse(page, headers=headers, media_type=MEDIA_TYPE)
 
 
 async def _make(parts: Service, job: Job, attempt: Path, page: Path, own: str, names: str) -> None:

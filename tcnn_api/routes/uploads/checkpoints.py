@@ -11,6 +11,7 @@ from tcnn.version import __version__
 from tcnn_api.deps import AUTHENTICATED, KeyHeader, Reach, ServiceDep, StoreDep, Tenant
 from tcnn_api.description.examples import answer, listed
 from tcnn_api.description.openapi import problems
+from tcnn_api.responses.head import answer_head
 from tcnn_api.schemas import SHA256, Page, iso, page_of
 from tcnn_api.uploading.forms import FORM, Received
 from tcnn_api.uploading.uploads import Examined, accept, forget, identified
@@ -109,9 +110,10 @@ def show(id: str, store: StoreDep, owner: Reach) -> CheckpointUpload:
 
 
 @router.get("/{id}/info", summary="Describe a checkpoint", responses={200: answer(INFO, "The description.")})
-async def info(id: str, parts: ServiceDep, owner: Reach, own: Tenant) -> ModelInfo:
+async def info(id: str, request: Request, parts: ServiceDep, owner: Reach, own: Tenant) -> ModelInfo:
     """Get what `tcnn info --json` prints for the file: conversion, verification, training; null where unknown."""
     upload = await to_thread.run_sync(parts.store.upload, identified(id, KIND), KIND, owner)
+    answer_head(request)
     path = await parts.pools.storage.run(own, lambda: parts.artifacts.path(parts.artifacts.upload(upload)))
     async with parts.pools.looks.take(own):
         found = await ask("tcnn_jobs.confined.model_files", "tell", str(path), memory=model_files.MEMORY, seconds=60)

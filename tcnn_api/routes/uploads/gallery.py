@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from anyio import to_thread
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
 from tcnn.files import write_atomically
 from tcnn.version import __version__
 from tcnn_api.deps import AUTHENTICATED, Reach, Service, ServiceDep, Tenant
 from tcnn_api.description.examples import answer, listed
+from tcnn_api.responses.head import answer_head
 from tcnn_api.schemas import Page
 from tcnn_api.uploading import gallery
 from tcnn_api.uploading.uploads import identified
@@ -93,13 +94,15 @@ _IMAGE: dict[str, Any] = {
 
 
 @router.get("/{id}/contents", summary="Contents of a data set", responses={200: answer(_CONTENTS, "Contents.")})
-async def contents(id: str, parts: ServiceDep, owner: Reach, own: Tenant) -> ContentsView:
+async def contents(id: str, request: Request, parts: ServiceDep, owner: Reach, own: Tenant) -> ContentsView:
     """Get images by class and split, sizes, formats, and which images cannot be read.
 
     The first request opens the images, which takes up to 45 s; the result is stored.
     """
     upload = await to_thread.run_sync(parts.store.upload, identified(id, KIND), KIND, owner)
     kept = parts.home.datasets / f"{upload.id}.contents-{__version__}.json"
+    if not kept.is_file():
+        answer_head(request)
     async with parts.pools.looks.take(own):  # what waited for the same one finds it made
         if not kept.is_file():
             found = await _ask(parts, upload, own, "survey")
@@ -114,6 +117,7 @@ async def contents(id: str, parts: ServiceDep, owner: Reach, own: Tenant) -> Con
 )
 async def images(
     id: str,
+    request: Request,
     parts: ServiceDep,
     owner: Reach,
     own: Tenant,
@@ -124,6 +128,7 @@ async def images(
 ) -> ThumbnailList:
     """List images in order, each with a thumbnail, created in a process with bounded memory."""
     upload = await to_thread.run_sync(parts.store.upload, identified(id, KIND), KIND, owner)
+    answer_head(request)
     wanted = {"label": label, "split": split, "start": start, "limit": limit}
     async with parts.pools.looks.take(own):
         return ThumbnailList(**await _ask(parts, upload, own, "thumbnails", json.dumps(wanted)))
