@@ -7,11 +7,16 @@ at any step change nothing. Shapes: B images of a micro-batch, C channels, H × 
 
 import atexit
 import contextlib
+import copy
 import math
+import multiprocessing
 import sys
+import traceback
 import warnings
-import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 from typing import Any
 
 import torch
@@ -21,8 +26,9 @@ from torch.utils.data import DataLoader
 from tcnn.data.image_set import ImageSet
 from tcnn.data.order import epoch_order
 from tcnn.data.transforms import Transform
-from tcnn.data.worker import Batch, Item, Samples, start_worker
+from tcnn.data.worker import Batch, Item, Samples, start_worker, starting_workers
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, one_line
+from tcnn.formatting import some
 from tcnn.processes import MOST_WORKERS
 
 __all__ = ["Batch", "EvaluationLoader", "TrainingLoader", "worker_death"]
@@ -52,6 +58,7 @@ class _Loader:
             raise RequestError(f"workers: expected 0 to {MOST_WORKERS} processes, found {workers}")
         self._plan = _Plan()
         self._passes = 0
+        self._starting: list[BaseProcess] = []
         with _without_worker_warning():
             self._loader: DataLoader[Any] = DataLoader(
                 samples,  # type: ignore[arg-type]
@@ -59,13 +66,14 @@ class _Loader:
                 num_workers=workers,
                 collate_fn=_as_is,
                 worker_init_fn=start_worker,
-                multiprocessing_context=_START if workers else None,
+                multiprocessing_context=_noting(self._starting) if workers else None,
                 persistent_workers=workers > 0,
                 pin_memory=pin_memory and torch.cuda.is_available(),
                 # Its own, as DataLoader draws from the global generator otherwise.
                 generator=torch.Generator(),
             )
-        self._end = weakref.finalize(self, _end_workers, self._loader)
+        # Also at the end of a process of multiprocessing, which knows no `atexit`; before its queues close, at 10.
+        self._end = Finalize(self, _end_workers, (self._loader,), exitpriority=100)
 
     def _pass(self, batches: Iterator[list[Item]]) -> Iterator[Batch]:
         """One pass over planned batches. Raises what a worker raised, `EnvironmentFailure` if one died."""
@@ -87,9 +95,27 @@ class _Loader:
             raise RuntimeError("this pass ended when the loader's next one began")
 
     def _started(self) -> Iterator[Any]:
-        """The DataLoader's iterator, whose workers end before Python does."""
+        """The DataLoader's iterator, whose workers end before Python does; where it cannot be made they have ended."""
         with _without_worker_warning():
-            iterator = iter(self._loader)
+            if self._loader._iterator is not None or not self._loader.num_workers:
+                return iter(self._loader)
+            try:
+                with starting_workers():
+                    iterator = iter(self._loader)
+            except BaseException as error:
+                # One has died, a signal came, or there is no room for another. torch has forgotten those that run; they
+                # ignore the SIGTERM that Python sends at its end before it waits for them, without a limit.
+                _end_workers(self._loader)
+                _kill([worker for worker in self._starting if worker.pid is not None])
+                traceback.clear_frames(error.__traceback__)  # or its unfinished iterator lives on, in new workers, too
+                if isinstance(error, OSError) and not isinstance(error, ConnectionError):
+                    raise EnvironmentFailure(
+                        f"cannot start {some(self._loader.num_workers, 'process')} that load images "
+                        f"({one_line(error)}); use fewer workers"
+                    ) from error
+                raise
+            finally:
+                self._starting.clear()
         # What is registered last is run first: torch would wait five seconds for workers that nobody has told to end.
         atexit.unregister(self._end)
         atexit.register(self._end)
@@ -192,16 +218,21 @@ class EvaluationLoader(_Loader):
             yield [(0, index, index) for index in self._indices[start : start + self._batch_size]]
 
 
-def worker_death(error: Exception, advice: str) -> EnvironmentFailure | None:
+def worker_death(error: BaseException | None, advice: str) -> EnvironmentFailure | None:
     """The error for a dead worker process, in one line, or None if `error` has another cause.
 
     Args:
-        error: torch's `RuntimeError`, raised wherever the main thread is; or what breaks while a batch is handed over.
+        error: torch's `RuntimeError`, raised wherever the main thread is; or what breaks while a batch is handed over;
+            or the error that a loader has made of either.
         advice: what to do, or the position of the run.
     """
-    if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
-        return None
-    return EnvironmentFailure(f"a process that loads images died ({one_line(error)}); {advice}")
+    if type(error) is EnvironmentFailure:
+        error = error.__cause__
+    if isinstance(error, EOFError | ConnectionError) or (
+        isinstance(error, RuntimeError) and "DataLoader worker" in str(error)
+    ):
+        return EnvironmentFailure(f"a process that loads images died ({one_line(error)}); {advice}")
+    return None
 
 
 @contextlib.contextmanager
@@ -216,6 +247,19 @@ def _as_is(batch: Any) -> Any:
     return batch
 
 
+def _noting(started: list[BaseProcess]) -> BaseContext:
+    """A context of multiprocessing that adds every process to a list before it is started."""
+    context: Any = copy.copy(multiprocessing.get_context(_START))
+    make = context.Process
+
+    def noted(*args: Any, **kwargs: Any) -> BaseProcess:
+        started.append(process := make(*args, **kwargs))
+        return process
+
+    context.Process = noted
+    return context
+
+
 def _end_workers(loader: "DataLoader[Any]") -> None:
     """End a DataLoader's persistent workers, for which torch has no function; returns when they have ended."""
     iterator: Any = loader._iterator
@@ -224,10 +268,16 @@ def _end_workers(loader: "DataLoader[Any]") -> None:
         return
     with _ignore_worker_death():
         iterator._shutdown_workers()
-    for worker in iterator._workers:
+    _kill(iterator._workers)
+
+
+def _kill(workers: Iterable[BaseProcess]) -> None:
+    """Kill processes, and wait until they have ended."""
+    for worker in workers:
         # One that hangs, in a file system for instance, ignores SIGTERM as all our workers do.
-        worker.kill()
-    for worker in iterator._workers:
+        with _ignore_worker_death():
+            worker.kill()
+    for worker in workers:
         with _ignore_worker_death():
             worker.join(5)  # but for one whose file system does not even let it die
 

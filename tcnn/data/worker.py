@@ -28,6 +28,8 @@ Item = tuple[int, int, int]
 
 MAX_UNREADABLE = 100
 """Number of unreadable images in a row that ends loading: the disk is gone, or these are no images."""
+_GROUP = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()))
+"""Signals that go to a whole process group: from a terminal, when it closes, from a scheduler."""
 
 
 class Batch(NamedTuple):
@@ -115,16 +117,35 @@ def preserve_generators() -> Iterator[None]:
         torch.default_generator.set_state(states[2])
 
 
+@contextlib.contextmanager
+def starting_workers() -> Iterator[None]:
+    """Context in which workers are started: none gets a signal for the process group before it ignores it.
+
+    The signals are blocked in this thread and in what it forks, until `start_worker`. None is lost: what came meanwhile
+    is handled at the end of the block.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows, where no process group gets signals
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _GROUP)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def start_worker(worker: int) -> None:
-    """Initialise a worker process: ignore signals for the process group and end with the parent.
+    """Initialise a worker process: ignore signals for the process group, still blocked, and end with the parent.
 
     Signals that go to a whole process group (Ctrl-C, a scheduler's SIGTERM) are the parent's: it still needs batches
     while it writes its checkpoint. If the parent is killed, on Linux the kernel ends the worker.
     """
     ignore_warnings()
     sys.excepthook = _ignore_broken_pipe
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in _GROUP:
+        signal.signal(number, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _GROUP)
     die_with_parent()
     parent = multiprocessing.parent_process()
     if parent is not None and not parent.is_alive():

@@ -11,8 +11,10 @@ import pytest
 import torch
 from forked import processes, run_tcnn
 from safetensors.torch import load_file
-from tiny_runs import colours, run
+from tiny_runs import TwoConvs, colours, run, seeded
+from torch.utils.data import get_worker_info
 
+from tcnn.data import worker
 from tcnn.errors import Stopped
 from tcnn.training import before_after
 from tcnn.training.runs.callbacks import Progress, stop_on_signal
@@ -39,6 +41,33 @@ def test_a_stop_in_the_last_validation_is_heeded_by_what_follows(tmp_path: Path)
     again = run("test_resnet", photos, tmp_path / "run", resume=True, **options)
     assert again.before_after is not None
     assert all(torch.equal(tensor, last[name]) for name, tensor in load_file(again.last).items())
+
+
+def test_a_stop_counts_even_where_a_worker_dies_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks for an end may end the workers, too: that is no failure, and what is trained is there to go on from."""
+    photos, whole, out = colours(tmp_path / "photos"), tmp_path / "whole", tmp_path / "run"
+    options: dict[str, Any] = {"epochs": 2, "workers": 1}
+    run(seeded(TwoConvs), photos, whole, **options)
+    asked, seed = tmp_path / "asked", worker.sample_seed
+
+    def dying(*place: int) -> int:
+        """Called before an image is transformed."""
+        if get_worker_info() is not None and len(seen) == 8:  # the first step's images are loaded
+            while not asked.exists():
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
+        seen.append(place)
+        return seed(*place)
+
+    seen: list[tuple[int, ...]] = []
+    monkeypatch.setattr(worker, "sample_seed", dying)
+    with pytest.raises(Stopped, match=r"^stopped in epoch 1, step 1 of 3 \(update 1\); go on with --resume"):
+        run(seeded(TwoConvs), photos, out, stop=lambda: asked.exists() or asked.touch() is not None, **options)
+    monkeypatch.undo()
+    run(seeded(TwoConvs), photos, out, resume=True, **options)
+    expected = load_file(whole / "last.safetensors")
+    for name, tensor in load_file(out / "last.safetensors").items():
+        assert torch.equal(tensor, expected[name]), name
 
 
 def twice(first: str, second: str, pause: float) -> None:

@@ -11,7 +11,7 @@ from tcnn.config import FinetuneConfig
 from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import Batch, TrainingLoader, worker_death
 from tcnn.data.order import step_seed
-from tcnn.errors import DivergedError, EnvironmentFailure, RequestError, StorageError
+from tcnn.errors import DivergedError, EnvironmentFailure, RequestError, Stopped, StorageError
 from tcnn.evaluation.evaluate import evaluate
 from tcnn.evaluation.scores import Evaluation
 from tcnn.training.distributed import Processes
@@ -101,14 +101,22 @@ class Trainer:
             return self.position
         except StorageError as error:
             raise StorageError(f"{error}; {self._message('stopped')}") from error
-        except RuntimeError as error:
+        except (RuntimeError, EnvironmentFailure) as error:
             death = worker_death(error, self._message("stopped"))
-            if death is None:
+            if death is not None and stop and self.processes.world == 1:  # who asks for an end may have ended workers
+                raise self._stopped_by_death(stop, error) from error
+            if death is None or isinstance(error, EnvironmentFailure):
                 raise
             raise death from error
         finally:
             self.train.close()
             self.recorder.close()
+
+    def _stopped_by_death(self, stop: StopRequest, error: Exception) -> Stopped:
+        """Save what is trained, unless torch's own error came in the middle of an update or of a re-estimation."""
+        if isinstance(error, EnvironmentFailure) and self.position.step < self.train.steps:
+            self.saver.catch_up(self.learner, self.position)
+        return stop.stopped(self._message("stopped"))
 
     def _convert(self, converted_at: int) -> None:
         self.learner.convert(conversion_at(self.config, self._size), self.position.updates, converted_at)
@@ -125,12 +133,7 @@ class Trainer:
             micro_batches = self._micro_batches(list(islice(batches, self.train.micro_batches)))
             step_loss = self._step(micro_batches)
             loss_sum, images, stopping, finite = self.processes.sum(
-                [
-                    step_loss.loss_sum,
-                    step_loss.images,
-                    float(bool(stop)),
-                    float(torch.isfinite(torch.tensor(step_loss.loss))),
-                ],
+                [step_loss.loss_sum, step_loss.images, float(bool(stop)), float(math.isfinite(step_loss.loss))],
                 self.device,
             )
             if finite < self.processes.world:
