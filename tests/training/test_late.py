@@ -110,3 +110,20 @@ def test_moments_of_a_standardised_weight_are_not_taken_for_those_of_its_filter(
     for layer in layers:
         assert layer.proj not in moved.state
         assert layer.bias is None or layer.bias in moved.state
+
+
+def test_every_group_counts_its_own_steps() -> None:
+    """LAMB's counter is a tensor: shared by all groups it would go up once for each of them at every step."""
+    torch.manual_seed(0)
+    config = CONFIG.model_copy(update={"opt": "lamb"})
+    model = Net()
+    optimizer = create_optimizer(model, config)
+    x, y = torch.randn(4, 3, 9, 7), torch.randint(5, (4,))
+    for _ in range(3):
+        one_step(model, optimizer, x, y)
+    converted, moved = convert_in_training(model, optimizer, config)
+    assert len(moved.param_groups) > 1
+    for steps in (3, 4, 5):
+        assert {int(group["step"]) for group in moved.param_groups} == {steps}
+        one_step(converted, moved, x, y)
+    assert {int(group["step"]) for group in optimizer.param_groups} == {3}

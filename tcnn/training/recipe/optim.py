@@ -5,6 +5,7 @@ state of a filter (moments, momentum, step) is carried through the same permutat
 update after the conversion is the one that the CNN would have made.
 """
 
+import copy
 from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
@@ -166,8 +167,8 @@ def convert_in_training(
             continue
         if moved:
             parameter_states(fresh)[parameter] = moved
-    for group in fresh.param_groups:  # what LAMB and others count is the same in every group
-        group.update(group_counters(optimizer)[0])
+    for group in fresh.param_groups:  # what LAMB and others count is the same in every group, and counted in each
+        group.update(copy.deepcopy(group_counters(optimizer)[0]))
     return converted, fresh
 
 
