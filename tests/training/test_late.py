@@ -127,3 +127,30 @@ def test_every_group_counts_its_own_steps() -> None:
         assert {int(group["step"]) for group in moved.param_groups} == {steps}
         one_step(converted, moved, x, y)
     assert {int(group["step"]) for group in optimizer.param_groups} == {3}
+
+
+@pytest.mark.parametrize("opt", ["adafactor", "adafactorbv"])
+def test_sums_over_the_rows_of_a_filter_start_afresh(opt: str) -> None:
+    """They say nothing of W_out, which has other rows; all else goes on, and the user is told."""
+    torch.manual_seed(0)
+    config = CONFIG.model_copy(update={"opt": opt, "conversion": ConversionConfig(target="1|2", input_size=(9, 7))})
+    model = nn.Sequential(
+        nn.Conv2d(3, 32, 1), nn.Conv2d(32, 32, 3, padding=1), nn.Conv2d(32, 4, 3, padding=1),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5),
+    )  # fmt: skip
+    optimizer = create_optimizer(model, config)
+    x, y = torch.randn(4, 3, 9, 7), torch.randint(5, (4,))
+    one_step(model, optimizer, x, y)
+    said: list[str] = []
+    converted, moved = convert_in_training(model, optimizer, config, warn=said.append)
+    assert said == [
+        f"{opt} keeps sums over the rows and columns of a filter, which W_out does not have: its state of 1 filter "
+        "starts afresh"
+    ]
+    states = {name: moved.state.get(parameter, {}) for name, parameter in converted.named_parameters()}
+    assert states["5.weight"]
+    assert states["1.bias"]
+    assert states["2.proj"], "which is too small to be factored"
+    assert not states["1.proj"]
+    for change in one_step(converted, moved, x, y).values():
+        assert change.isfinite().all()

@@ -6,7 +6,7 @@ update after the conversion is the one that the CNN would have made.
 """
 
 import copy
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ from tcnn.config import ConversionConfig, FinetuneConfig, finetune_settings
 from tcnn.conversion.surgery import convert
 from tcnn.conversion.timm_tools import SPARED
 from tcnn.errors import RequestError, one_line
+from tcnn.formatting import some
 from tcnn.layers.filters import is_standardised
 from tcnn.layers.gpsa import GPSA2d, filter_to_proj
 from tcnn.layers.self_attention import SelfAttention2d
@@ -146,27 +147,40 @@ def content_output(layer: GPSA2d) -> Tensor | None:
 
 
 def convert_in_training(
-    model: nn.Module, optimizer: Optimizer, config: FinetuneConfig, conversion: ConversionConfig | None = None
+    model: nn.Module,
+    optimizer: Optimizer,
+    config: FinetuneConfig,
+    conversion: ConversionConfig | None = None,
+    warn: Callable[[str], None] = lambda message: None,
 ) -> tuple[nn.Module, Optimizer]:
     """Convert a model in training; returns it with an optimizer that has the state of the previous one.
 
-    Raises what `convert` raises. Query, key, value, gates and positions are new and start without state.
+    Raises what `convert` raises. Query, key, value, gates and positions are new and start without state, and so do
+    filters whose state is no image of them, as the sums over rows and columns that Adafactor keeps: `warn` is told.
     """
     converted, report = convert(model, conversion or config.conversion)
     fresh = create_optimizer(converted, config)
     known = dict(model.named_parameters(remove_duplicate=False))  # a tied one goes by another name in either model
     replaced = {layer.name for layer in report.layers}
+    afresh = 0
     for name, parameter in converted.named_parameters():
         layer, _, own = name.rpartition(".")
         if layer not in replaced or own == "bias":
             moved = _state(optimizer, known[name])
         elif own == "proj" and not is_standardised(model.get_submodule(layer)):
             # A standardised filter is no linear image of its weight, so moments of the one say nothing of the other.
-            moved = _permuted(_state(optimizer, known[f"{layer}.weight"]), known[f"{layer}.weight"].shape, parameter)
+            state, shape = _state(optimizer, known[f"{layer}.weight"]), known[f"{layer}.weight"].shape
+            moved = _permuted(state, shape, parameter)
+            afresh += bool(state) and not moved
         else:
             continue
         if moved:
             parameter_states(fresh)[parameter] = moved
+    if afresh:
+        warn(
+            f"{config.opt} keeps sums over the rows and columns of a filter, which W_out does not have: its state of "
+            f"{some(afresh, 'filter')} starts afresh"
+        )
     for group in fresh.param_groups:  # what LAMB and others count is the same in every group, and counted in each
         group.update(copy.deepcopy(group_counters(optimizer)[0]))
     return converted, fresh
@@ -178,10 +192,16 @@ def _state(optimizer: Optimizer, parameter: Tensor) -> dict[str, Any]:
 
 
 def _permuted(state: dict[str, Any], shape: torch.Size, proj: Tensor) -> dict[str, Any]:
-    """Optimizer state of a filter, permuted to that of W_out; the columns of content heads, the last, start at zero."""
-    return {
-        key: F.pad(filter_to_proj(value), (0, proj.shape[1] - shape[1:].numel()))
-        if isinstance(value, Tensor) and value.shape == shape
-        else value
-        for key, value in state.items()
-    }
+    """Optimizer state of a filter, permuted to that of W_out; the columns of content heads, the last, start at zero.
+
+    Empty if a part of it has another shape: an optimizer that finds some of its state expects all of it.
+    """
+    moved: dict[str, Any] = {}
+    for key, value in state.items():
+        if not isinstance(value, Tensor) or not value.ndim:
+            moved[key] = value
+        elif value.shape == shape:
+            moved[key] = F.pad(filter_to_proj(value), (0, proj.shape[1] - shape[1:].numel()))
+        else:
+            return {}
+    return moved

@@ -36,6 +36,7 @@ from tcnn.training.recipe.optim import (
     scaled_content_output,
 )
 from tcnn.training.runs import resume
+from tcnn.training.runs.callbacks import Say
 from tcnn.training.runs.recorder import Recorder
 from tcnn.training.runs.resume import Position, ResumePoint
 from tcnn.training.runs.rundir import RunDirectory
@@ -144,14 +145,17 @@ class Learner:
         self.task.train()
         freezing.set_trunk_eval(self.model, self.trunk)
 
-    def convert(self, conversion: ConversionConfig, updates: int, converted_at: int) -> None:
+    def convert(
+        self, conversion: ConversionConfig, updates: int, converted_at: int, warn: Say = lambda message: None
+    ) -> None:
         """Convert the model during training; the optimizer state is carried over.
 
         Args:
             updates: done so far.
             converted_at: updates done at the conversion, which are fewer in a resumed run.
+            warn: called with one line if a part of that state is lost.
         """
-        model, optimizer = convert_in_training(self.model, self.optimizer, self.config, conversion)
+        model, optimizer = convert_in_training(self.model, self.optimizer, self.config, conversion, warn)
         with torch.random.fork_rng(devices=[]):  # random filters must not depend on when the run was resumed
             torch.manual_seed(self.config.seed)
             ablate(model, self.config)

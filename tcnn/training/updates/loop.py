@@ -118,8 +118,8 @@ class Trainer:
             self.saver.catch_up(self.learner, self.position)
         return stop.stopped(self._message("stopped"))
 
-    def _convert(self, converted_at: int) -> None:
-        self.learner.convert(conversion_at(self.config, self._size), self.position.updates, converted_at)
+    def _convert(self, at: int) -> None:
+        self.learner.convert(conversion_at(self.config, self._size), self.position.updates, at, self.recorder.warn)
 
     def _train_epoch(self, stop: StopRequest) -> None:
         position, steps = self.position, self.train.steps
