@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import structlog
 import typer
@@ -22,6 +23,7 @@ from tcnn_api.settings import ApiSettings
 from tcnn_jobs import logs
 from tcnn_jobs.artifacts.layout import Home
 from tcnn_jobs.attempts.running import LONGEST
+from tcnn_jobs.settings import doubts
 from tcnn_jobs.store import Store
 
 log = structlog.stdlib.get_logger("tcnn.serve")
@@ -52,6 +54,8 @@ def serve(settings: ApiSettings, worker: bool = True) -> None:
     store.close()
     with contextlib.closing(listen(settings.host, settings.port)) as listener:
         logs.configure(settings.log_format, settings.log_level)
+        for doubt in doubts(settings):
+            log.warning(doubt)
         tell_of_roots(settings)
         config = uvicorn.Config(
             app,
@@ -70,10 +74,17 @@ def serve(settings: ApiSettings, worker: bool = True) -> None:
 def tell_of_roots(settings: ApiSettings) -> None:
     """A warning for each of the directories of data sets that is none: it may be mounted later, or be misspelt."""
     for root in settings.dataset_roots:
-        if not root.expanduser().is_dir():
+        if not _is_there(root):
             log.warning(
                 "TCNN_DATASET_ROOTS: not a directory; data sets below it are refused until it is there", path=str(root)
             )
+
+
+def _is_there(root: Path) -> bool:
+    try:
+        return root.expanduser().is_dir()
+    except RuntimeError:  # the home of nobody
+        return False
 
 
 def listen(host: str, port: int) -> socket.socket:

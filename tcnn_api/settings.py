@@ -10,7 +10,7 @@ from pydantic_settings import NoDecode
 from tcnn.config.base import NEVER
 from tcnn.errors import RequestError
 from tcnn.processes import MOST_WORKERS
-from tcnn_jobs.settings import QueueSettings, Words, load_settings, split
+from tcnn_jobs.settings import MOST_GB, QueueSettings, Words, load_settings, split
 
 Paths = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(split)]
 """A list, written with commas."""
@@ -28,19 +28,27 @@ class ApiSettings(QueueSettings):
         default=None,
         description="The same, a line each, or `tenant:sha256:HEX` with a key's digest; # begins a comment.",
     )
-    max_body_mb: float = Field(default=1.048576, gt=0, description="Largest JSON body.")
-    max_upload_gb: float = Field(default=10, gt=0, description="Largest upload.")
-    max_unpacked_gb: float = Field(default=50, gt=0, description="Largest data set, unpacked.")
+    max_body_mb: float = Field(default=1.048576, gt=0, le=1000, description="Largest JSON body.")
+    max_upload_gb: float = Field(default=10, gt=0, le=MOST_GB, description="Largest upload.")
+    max_unpacked_gb: float = Field(default=50, gt=0, le=MOST_GB, description="Largest data set, unpacked.")
     max_files: int = Field(default=150_000, ge=1, le=NEVER, description="Most files of an uploaded data set.")
-    max_ratio: float = Field(default=100, ge=1, description="Largest size of a data set, unpacked over packed.")
+    max_ratio: float = Field(
+        default=100, ge=1, le=NEVER, description="Largest size of a data set, unpacked over packed."
+    )
     max_loader_workers: int = Field(
         default=16, ge=0, le=MOST_WORKERS, description="Most data-loading processes of one job."
     )
     max_runtime: float | None = Field(
-        default=None, ge=1, description="Most seconds that a job may run in all its attempts; default any number."
+        default=None,
+        ge=1,
+        le=1e9,
+        description="Most seconds that a job may run in all its attempts; default any number.",
     )
     stall_minutes: float = Field(
-        default=60, ge=1, description="A job that reports no progress for so long is killed, unless it asks otherwise."
+        default=60,
+        ge=1,
+        le=1e6,
+        description="A job that reports no progress for so long is killed, unless it asks otherwise.",
     )
     max_streams: int = Field(
         default=64, ge=1, le=NEVER, description="Event streams that one tenant may have open at once."
@@ -50,7 +58,9 @@ class ApiSettings(QueueSettings):
         description="With TCNN_ARTIFACTS in S3: a download with `redirect=true` is sent to the store, by a URL that is "
         "valid for so long; default never.",
     )  # fmt: skip
-    min_free_gb: float = Field(default=1, ge=0, description="With less free space in TCNN_HOME `/readyz` says no.")
+    min_free_gb: float = Field(
+        default=1, ge=0, le=MOST_GB, description="With less free space in TCNN_HOME `/readyz` says no."
+    )
     dataset_roots: Paths = Field(
         default=(), description="Directories on the server below which a request may name data sets by path."
     )

@@ -1,9 +1,12 @@
 """`tcnn worker`: take jobs from the queue and run them."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from tcnn_jobs.settings import QueueSettings
 
 EXAMPLES = (
     "tcnn worker",
@@ -39,4 +42,17 @@ def command(
 
     from tcnn_jobs.worker.service import work
 
+    if parent is None:  # else the server has said it
+        _tell_of_doubts(settings)
     work(settings, until_empty=burst)
+
+
+def _tell_of_doubts(settings: "QueueSettings") -> None:
+    import structlog
+
+    from tcnn_jobs import logs
+    from tcnn_jobs.settings import doubts
+
+    logs.configure(settings.log_format, settings.log_level)
+    for doubt in doubts(settings):
+        structlog.get_logger("tcnn.worker").warning(doubt)

@@ -28,6 +28,7 @@ from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import has_status, jobs, leases, workers
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.model.operation import WorkerInfo, WorkerState
+from tcnn_jobs.settings import LONGEST_LEASE
 
 HEARD_OF = 60.0
 """Seconds for which a silent worker still counts as one that may take a job; its lease, if that is longer."""
@@ -41,7 +42,9 @@ TOLERANCE = 2.0
 """Seconds by which the clock may run away from this process's own between two looks: looks can be slow."""
 
 PRESENT: ColumnElement[bool] = workers.c.heartbeat_at > now() - case(
-    (workers.c.lease > HEARD_OF, workers.c.lease), else_=HEARD_OF
+    (workers.c.lease > LONGEST_LEASE, LONGEST_LEASE),  # as one of an earlier release may say
+    (workers.c.lease > HEARD_OF, workers.c.lease),
+    else_=HEARD_OF,
 )
 WIDEST: ColumnElement[int] = func.coalesce(workers.c.widest, workers.c.slots)
 """Slots of the largest job that a worker can run; an older release does not say how many those are."""
@@ -137,7 +140,12 @@ class Term(NamedTuple):
 
 _LEFT = (leases.c.ends_at - now()).label("left")
 # The clock may have been set back since it was given: then it would not end.
-_OVER = or_(leases.c.ends_at <= now(), leases.c.ends_at > now() + leases.c.seconds + TOLERANCE)
+_SET_BACK = leases.c.ends_at > now() + leases.c.seconds + TOLERANCE
+# Its holder may have had a longer lease than whoever asks, even one without end, and be dead: its heartbeats tell.
+_ASKED: Any = bindparam("for", type_=Double())
+_LIVES = exists().where(workers.c.name == leases.c.holder, workers.c.heartbeat_at > now() - _ASKED)
+_OLD = or_(leases.c.seconds > LONGEST_LEASE, leases.c.ends_at - leases.c.seconds <= now() - _ASKED)
+_OVER = or_(leases.c.ends_at <= now(), _SET_BACK, and_(_OLD, not_(_LIVES)))
 _HELD = select(leases.c.holder, _LEFT).where(leases.c.name == bindparam("lease"), ~_OVER)
 
 
@@ -146,9 +154,12 @@ class Leases(Database):
     frozen; but it happens once almost always."""
 
     def hold(self, lease: str, holder: str, seconds: float) -> Term:
-        """Acquire or renew a lease for so many seconds, if nobody else holds it."""
+        """Acquire or renew a lease for so many seconds, if nobody else holds it.
+
+        Nobody does who has neither renewed it nor, as a worker, been heard of for as long.
+        """
         with self.reading() as connection:  # those who do not hold it keep nobody waiting
-            row = connection.execute(_HELD, {"lease": lease}).one_or_none()
+            row = connection.execute(_HELD, {"lease": lease, "for": seconds}).one_or_none()
         if row is not None and row.holder != holder:
             return Term(False, row.left)
         values = {"name": lease, "by": holder, "for": seconds}
@@ -168,8 +179,7 @@ class Leases(Database):
 @cache
 def _take(dialect: str) -> Any:
     by: Any = bindparam("by", type_=Text())
-    seconds: Any = bindparam("for", type_=Double())
-    values: dict[str, Any] = {"holder": by, "seconds": seconds, "ends_at": now() + seconds}
+    values: dict[str, Any] = {"holder": by, "seconds": _ASKED, "ends_at": now() + _ASKED}
     return (
         upsert(dialect, leases)
         .values(name=bindparam("name"), **values)

@@ -204,6 +204,8 @@ def test_what_cannot_be_served_is_one_line(tmp_path: Path, refuse: Callable[...,
     assert "not an address" in refuse("--host", "no.such.host.invalid", code=2, TCNN_API_KEYS="a:key-of-a")
     assert "TCNN_HOME" in refuse("--home", str(tmp_path / "file" / "x"), code=4)
     assert "TCNN_LEASE" in refuse(code=2, TCNN_LEASE="soon")
+    assert "TCNN_HOME=~nosuchuser/x: expected a directory" in refuse(code=2, TCNN_HOME="~nosuchuser/x")
+    assert "TCNN_MAX_BODY_MB" in refuse(code=2, TCNN_MAX_BODY_MB="inf")
     assert "TCNN_API_KEYS" in refuse(code=2, TCNN_API_KEYS="nonsense")
     assert "TCNN_DATABASE_URL" in refuse("--database-url", "mysql://x/y", code=2)
     assert "TCNN_LOG_FORMAT" in refuse("--log-format", "xml", code=2)
@@ -216,5 +218,6 @@ def test_a_database_that_is_not_there_is_one_line(refuse: Callable[..., str]) ->
 
 def test_a_root_of_data_sets_that_is_not_there_is_warned_of(tmp_path: Path) -> None:
     with capture_logs() as logged:
-        tell_of_roots(load(home=tmp_path, dataset_roots=f"{tmp_path},{tmp_path / 'nothing'}"))
-    assert [(line["log_level"], line["path"]) for line in logged] == [("warning", str(tmp_path / "nothing"))]
+        tell_of_roots(load(home=tmp_path, dataset_roots=f"{tmp_path},{tmp_path / 'nothing'},~nosuchuser/x"))
+    assert {line["log_level"] for line in logged} == {"warning"}
+    assert [line["path"] for line in logged] == [str(tmp_path / "nothing"), "~nosuchuser/x"]

@@ -2,6 +2,7 @@
 worker that comes back from the dead cannot touch a job that was given to another.
 """
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -47,11 +48,25 @@ def test_who_is_killed_is_followed_when_its_lease_is_over(store: Store, url: str
     child = Child("keep", url, "w2", 600.0)
     assert child.hear() == "True"
     child.kill()
-    assert not store.hold(HOUSE, "w1", 60).mine
+    assert not store.hold(HOUSE, "w1", 600).mine
     _shift(store, -300)
-    assert not store.hold(HOUSE, "w1", 60).mine
+    assert not store.hold(HOUSE, "w1", 600).mine
     _shift(store, -300)
+    assert store.hold(HOUSE, "w1", 600).mine
+
+
+@pytest.mark.parametrize("lease", [3000.0, 60_000.0, math.inf])
+def test_a_lease_that_was_too_long_ends_with_its_holder(store: Store, lease: float) -> None:
+    """Who asks with the right one follows a holder that is silent for as long, whatever the row says."""
+    store.heartbeat(info("w2").model_copy(update={"lease": lease}), [])
+    assert store.hold(HOUSE, "w2", lease).mine
+    assert not store.hold(HOUSE, "w1", 60).mine
+    _shift(store, -61)
+    assert not store.hold(HOUSE, "w1", 60).mine, "it is still heard of"
+    with store.writing() as connection:
+        connection.execute(text("UPDATE workers SET heartbeat_at = heartbeat_at - 61"))
     assert store.hold(HOUSE, "w1", 60).mine
+    assert not store.hold(HOUSE, "w2", lease).mine
 
 
 @ON_SQLITE

@@ -1,5 +1,6 @@
 """The queue in numbers; and its workers: busy, present, since when, and forgotten when they are long dead."""
 
+import math
 import time
 
 import pytest
@@ -115,17 +116,17 @@ def test_how_busy_they_are_and_since_when(store: Store) -> None:
 
 @ON_SQLITE
 def test_the_long_dead_are_forgotten_and_nobody_else(store: Store) -> None:
-    for name, lease in (("alive", 60.0), ("silent", 60.0), ("dead", 60.0), ("patient", 3 * KEPT)):
+    for name, lease in (("alive", 60.0), ("silent", 60.0), ("dead", 60.0), ("endless", math.inf)):
         store.heartbeat(info(name).model_copy(update={"lease": lease}), [])
     assert store.forget_dead_workers() == 0
     _silent(store, "silent", KEPT - 60)
-    for name in ("dead", "patient"):
+    for name in ("dead", "endless"):
         _silent(store, name, KEPT + 60)
     present = {one.info.name: one.present for one in store.workers()}
-    assert present == {"alive": True, "silent": False, "patient": True}
-    assert store.forget_dead_workers() == 1
+    assert present == {"alive": True, "silent": False}
+    assert store.forget_dead_workers() == 2
     with store.reading() as connection:
-        assert set(connection.scalars(text("SELECT name FROM workers"))) == {"alive", "silent", "patient"}
+        assert set(connection.scalars(text("SELECT name FROM workers"))) == {"alive", "silent"}
 
 
 @ON_SQLITE
