@@ -38,7 +38,7 @@ from tcnn_jobs.model.requests import KINDS
 log = structlog.get_logger("tcnn.api")
 
 MEDIA_TYPE = "application/problem+json"
-AWAY = "the database is locked, away or full; nothing that was accepted is lost, so try again"
+AWAY = "the database is locked, away, full or read-only; nothing that was accepted is lost, so try again"
 """All that a tenant is told about a database; where it lies is in the log."""
 MOST_ERRORS = 20
 """Errors of one request that are told. A body of a megabyte may have a hundred thousand, and each takes its time."""

@@ -10,7 +10,7 @@ RequestError (2)
 ├── WrongState              the job's status does not allow what was asked
 └── IdempotencyMismatch     an idempotency key came back with another request
 EnvironmentFailure (4)
-└── StoreUnavailable        the database is locked, away or full
+└── StoreUnavailable        the database is locked, away, full or read-only
 TcnnError
 └── LostClaim               the job was given to another worker; whatever is written is to be thrown away
 """

@@ -5,7 +5,7 @@
     job = store.enqueue(NewJob(owner="me", kind=Kind.TRANSFORM, request={"model": "resnet18"}))
 
 What a call has returned is on disk. Every call is one transaction, safe from any thread, and raises `StoreUnavailable`
-when the database is locked, away or full; then it may be made again.
+when the database accepts no change (`database.health`); then it may be made again.
 
 A status changes along `tcnn_jobs.model.jobs.TRANSITIONS` only. What a worker writes is fenced by (worker, claim
 number). All times are the database's.

@@ -158,7 +158,7 @@ def test_a_database_that_is_away_is_told_until_it_is_back(story: Story, open_pag
         page = open_page("about:blank")
         database.execute("ALTER TABLE jobs RENAME TO away")
         page.goto(f"{server.url}/#/")
-        expect(page.get_by_role("alert")).to_contain_text("the database is locked, away or full")
+        expect(page.get_by_role("alert")).to_contain_text("the database is locked, away, full or read-only")
         database.execute("ALTER TABLE away RENAME TO jobs")
         expect(page.locator(".jobs li")).to_have_count(5)
         expect(page.get_by_role("alert")).to_have_count(0)
