@@ -45,6 +45,9 @@ class Breach(NamedTuple):
 class HandBack(NamedTuple):
     """Return the job to the queue, without counting the attempt."""
 
+    to: str | None = None
+    """The worker that has room for it; None if this one leaves."""
+
 
 class Cancel(NamedTuple):
     """Cancel the job, as its owner asked."""

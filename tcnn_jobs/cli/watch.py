@@ -59,6 +59,7 @@ def event_line(kind: str, data: "Json") -> str | None:
         "retrying": f"failed: {data.get('message')}; tried again in {data.get('after')} s",
         "stalled": f"its worker {data.get('worker')} is silent; it goes to another",
         "handed_back": "its worker leaves; it goes to another",
+        "handed_on": f"{data.get('to')} has enough free slots; it goes there",
         "cancel_requested": "cancelling",
         "resumed": "resumed",
     }

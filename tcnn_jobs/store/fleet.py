@@ -26,7 +26,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from tcnn_jobs.database.dialects import now, upsert
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import has_status, jobs, leases, workers
-from tcnn_jobs.model.jobs import Status
+from tcnn_jobs.model.jobs import Job, Status
 from tcnn_jobs.model.operation import WorkerInfo, WorkerState
 from tcnn_jobs.settings import LONGEST_LEASE
 
@@ -60,6 +60,19 @@ _SLOTS = select(workers.c.name, workers.c.slots).where(PRESENT).order_by(workers
 _AT_WORK = select(func.count()).select_from(workers).where(PRESENT)
 _OTHER = and_(PRESENT, workers.c.name != bindparam("one", type_=Text()), bindparam("size", type_=Integer()) <= WIDEST)
 _OTHERS = select(exists().where(_OTHER))
+_AVOIDED = exists().where(
+    jobs.c.id == bindparam("job", type_=Text()), jobs.c.avoid == workers.c.name, jobs.c.not_before > now() - ELSEWHERE
+)
+_ROOMY = (
+    select(workers.c.name, workers.c.slots, WIDEST.label("widest"))
+    .where(
+        _OTHER,
+        workers.c.heartbeat_at > now() - workers.c.lease,  # else it may have been killed
+        workers.c.request_version >= bindparam("understood", type_=Integer()),
+        not_(_AVOIDED),
+    )
+    .order_by(workers.c.name)
+)
 
 
 class Fleet(Database):
@@ -93,6 +106,14 @@ class Fleet(Database):
             for info, present in found
         ]
 
+    def room_elsewhere(self, job: Job, name: str) -> str | None:
+        """Another worker that would take a job of this one's, and has enough free slots; None if there is none."""
+        wanted = {"one": name, "size": job.slots, "understood": job.request_version, "job": job.id}
+        with self.reading() as connection:
+            rows = connection.execute(_ROOMY, wanted).all()
+            busy = {row.worker: int(row.slots) for row in connection.execute(_BUSY)} if rows else {}
+        return next((row.name for row in rows if room(row.slots, row.widest, busy.get(row.name, 0)) >= job.slots), None)
+
     def forget_dead_workers(self) -> int:
         """Rows of workers that nobody has heard of for `KEPT` seconds go; returns how many."""
         with self.reading() as connection:  # almost always there is none, and then nobody is kept waiting
@@ -119,6 +140,11 @@ def slots(connection: Connection) -> dict[str, tuple[int, int]]:
     """Slots of every worker that is present, and how many of them its running jobs take."""
     busy = {row.worker: int(row.slots) for row in connection.execute(_BUSY)}
     return {row.name: (row.slots, busy.get(row.name, 0)) for row in connection.execute(_SLOTS)}
+
+
+def room(slots: int, widest: int, busy: int) -> int:
+    """Slots that a worker can give to one job now, at least: where GPUs have several, the busy may be on one. Pure."""
+    return widest - busy // (slots // widest)
 
 
 def _as_worker(row: Row[Any]) -> WorkerInfo:

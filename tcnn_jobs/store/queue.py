@@ -131,14 +131,18 @@ class Queue(Database):
         with self.writing() as connection:
             return as_job(_cancel(connection, _held(_locked(connection, claim), claim)))
 
-    def hand_back(self, claim: Claim) -> Job:
-        """A worker that leaves puts its job back; that was no attempt."""
+    def hand_back(self, claim: Claim, to: str | None = None) -> Job:
+        """Put a job back: its worker leaves, or has only let it wait, and the worker `to` has room. No attempt."""
         with self.writing() as connection:
             row = _held(_locked(connection, claim), claim)
             if row.cancel_requested:
                 return as_job(_cancel(connection, row))
+            values: dict[str, Any] = {"attempt": row.attempt - 1}
             happened = NewEvent(kind="handed_back", data={"worker": claim.worker})
-            return as_job(change(connection, row, Status.QUEUED, [happened], attempt=row.attempt - 1))
+            if to is not None:
+                happened = NewEvent(kind="handed_on", data={"worker": claim.worker, "to": to})
+                values["avoid"] = None  # else a worker where it failed long ago would leave it alone again
+            return as_job(change(connection, row, Status.QUEUED, [happened], **values))
 
 
 @cache

@@ -83,7 +83,9 @@ class Outcomes:
             return self._store.finish(claim, decision.result)
         if isinstance(decision, Fail):
             return self._store.fail(claim, decision.failure, decision.retry_after)
-        return self._store.cancelled(claim) if isinstance(decision, Cancel) else self._store.hand_back(claim)
+        if isinstance(decision, Cancel):
+            return self._store.cancelled(claim)
+        return self._store.hand_back(claim, decision.to)
 
     def leave(self, job: Job) -> None:
         """Of a job that somebody else has: if it has ended there, nobody can need what this worker wrote."""

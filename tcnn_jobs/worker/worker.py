@@ -24,7 +24,8 @@ from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
 from tcnn_jobs.worker.heartbeats import Heartbeats
 from tcnn_jobs.worker.outcomes import Outcomes
-from tcnn_jobs.worker.slots import gang, left_over, widest
+from tcnn_jobs.worker.slots import gang, widest
+from tcnn_jobs.worker.waiting import PATIENCE, Waiting
 
 log = structlog.stdlib.get_logger("tcnn.worker")
 
@@ -32,8 +33,6 @@ TICK = 0.1
 """Seconds between two looks at the processes."""
 MOST_FAILURES = 50
 """Steps in a row that may fail before the worker does."""
-PATIENCE = 3
-"""Polls for which a job that needs more slots than are free is left to other workers."""
 _KILLED = -int(signal.SIGKILL)
 
 
@@ -66,7 +65,7 @@ class Worker:
         self.election = Election(store, name, settings.lease, late=settings.poll)
         self._heartbeats = Heartbeats(store, name, host, slots, settings.lease, self._break)
         self._widest, self._free = widest(slots), list(slots)
-        self._waiting: list[Job] = []
+        self._waiting = Waiting(store, name, settings.poll)
         self._running: list[Attempt] = []
         self._ended: list[Attempt] = []
         self._due = dict.fromkeys(("beat", "claim", "count", "reap"), 0.0)
@@ -161,7 +160,7 @@ class Worker:
 
     def _claim(self) -> bool:
         """As many jobs as can start here now. A wide one that cannot is left to workers that can start it, for a few
-        polls; then it is claimed, too, and no other until it has its slots: narrow jobs would never leave it enough."""
+        polls; then it is claimed, too, and no other until it has its slots or another worker has room (`waiting`)."""
         before = len(self._waiting)
         after = PATIENCE * self.settings.poll
         while spare := self._spare:
@@ -169,25 +168,25 @@ class Worker:
             if job is None:
                 break
             log.info("claimed", job=job.id, kind=job.kind, attempt=job.attempt, claim=job.claim)
-            self._waiting.append(job)
+            self._waiting.add(job)
         return len(self._waiting) > before
 
     @property
     def _spare(self) -> list[str | None]:
         """Free slots that no waiting job is to get."""
-        return left_over(self._free, [job.slots for job in self._waiting])
+        return self._waiting.left_over(self._free)
 
     def _start_waiting(self) -> None:
         """Start what was claimed. A job leaves the list only when it runs or the store knows why it does not."""
-        while self._waiting:
-            job = self._waiting[0]
+        for job in self._waiting:
             slots = gang(self._free, job.slots)
-            if slots is None and not self.draining:
+            to = self._waiting.elsewhere(job) if slots is None and not self.draining else None
+            if slots is None and to is None and not self.draining:
                 break  # all or none
-            refusal = HandBack() if slots is None or self.draining else self._start(job, slots)
+            refusal = HandBack(to) if slots is None or self.draining else self._start(job, slots)
             if refusal is not None:
                 self.outcomes.tell(job, self._heartbeats.claim_of(job), refusal)
-            del self._waiting[0]
+            self._waiting.remove(job)
 
     def _start(self, job: Job, slots: list[str | None]) -> Fail | None:
         try:

@@ -62,6 +62,7 @@ function told({ kind, data }) {
     case "retrying": return `Failed, will be retried: ${message}`;
     case "stalled": return "The worker stopped responding; another one takes over";
     case "handed_back": return "The worker left; another one takes over";
+    case "handed_on": return "Another worker has enough free slots and takes over";
     case "cancel_requested": return "Cancellation requested";
     case "failed": return `Failed: ${message}`;
     default: return [kind.charAt(0).toUpperCase() + kind.slice(1), Object.keys(rest).length ? JSON.stringify(rest) : ""].join(" ").trim();
