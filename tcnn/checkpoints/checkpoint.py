@@ -11,15 +11,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import timm
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from timm.models._input import get_model_args
 from torch import Tensor, nn
 
 from tcnn.arguments import typed
+from tcnn.checkpoints.architecture import (
+    architecture,
+    describe_model,
+    fit_classifier,
+    note_of,
+    rebuilt,
+    refuse_other_source,
+    refuse_without_source,
+    way_out,
+)
 from tcnn.checkpoints.files import (
     LEARNED_FROM,
     existing,
@@ -27,26 +35,26 @@ from tcnn.checkpoints.files import (
     not_a_model,
     record_in,
     record_kept,
-    refuse_in_files,
 )
-from tcnn.config.conversion import OF_TRAINING
 from tcnn.conversion.report import ConversionReport
-from tcnn.conversion.surgery import rebuild
-from tcnn.conversion.ties import still_tied
-from tcnn.errors import CheckpointError, RequestError, one_line, out_of_memory, shorten
+from tcnn.errors import CheckpointError, RequestError, shorten
 from tcnn.files import path_of, replacing
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.models.checks import named, refuse_prepared, refuse_unwritable, refuse_without_shapes, unwrapped
 from tcnn.models.running import usable_device
-from tcnn.models.trace import meta_copy
 from tcnn.verification.report import VerificationReport
 from tcnn.version import __version__
-from tcnn.zoo.own_network import GIVE_SOURCE
-from tcnn.zoo.sources import own_network
+from tcnn.wording import warn_caller
+from tcnn.zoo.own_network import network_name
 
+EDITED = "edited"
+"""The section of what in a model is not as timm builds it: such a file loads with a source only."""
 RESERVED = frozenset(
-    {"format", "tcnn_version", "base_model", "conversion", "verification", "pretrained_cfg", "label_names", "digest"}
-)
+    {
+        "format", "tcnn_version", "base_model", "conversion", "verification", "pretrained_cfg", "label_names", "digest",
+        EDITED,
+    }
+)  # fmt: skip
 """Metadata keys that `save` writes itself."""
 
 
@@ -81,10 +89,20 @@ def save(
         force: replace an existing file.
         check: called with the temporary file before it is renamed; if it raises, the disk stays as it was.
 
+    Warns of a timm model that was changed by hand, as by another activation: its file loads with a source only.
+
     Raises: `OutputError`, `StorageError`, `RequestError`.
     """
     path = path_of(path, "path")
-    tensors, metadata = contents(model, verification, sections)
+    return write(contents(model, verification, sections, warn_caller), path, force, check)
+
+
+def write(
+    content: tuple[dict[str, Tensor], dict[str, str]], path: Path, force: bool = False,
+    check: Callable[[Path], None] | None = None,
+) -> Path:  # fmt: skip
+    """Write `contents` to one file, as `save` does."""
+    tensors, metadata = content
     with replacing(path, force) as temporary:
         save_file(tensors, temporary, metadata)
         if check is not None:
@@ -93,9 +111,10 @@ def save(
 
 
 def contents(
-    model: nn.Module, verification: VerificationReport | None = None, sections: dict[str, object] | None = None
-) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the metadata of a model's file."""
+    model: nn.Module, verification: VerificationReport | None = None, sections: dict[str, object] | None = None,
+    say: Callable[[str], object] = lambda note: None,
+) -> tuple[dict[str, Tensor], dict[str, str]]:  # fmt: skip
+    """The tensors and the metadata of a model's file; `say` is called with what a user should know of it."""
     model = unwrapped(model)
     report = getattr(model, "conversion_report", None)
     if not isinstance(report, ConversionReport):
@@ -106,9 +125,8 @@ def contents(
         raise RequestError(f"verification: expected what tcnn.verify returned, found {named(verification)}")
     refuse_prepared(model, "save", but=(FoldedGPSA2d,))
     refuse_unwritable(model)
-    cfg = {k: v for k, v in (getattr(model, "pretrained_cfg", None) or {}).items() if k != "state_dict"}
-    layers = tuple(layer.model_copy(update={"tied": still_tied(model, layer)}) for layer in report.layers)
-    report = report.model_copy(update={"model_args": _model_args(model, report), "layers": layers})
+    described = describe_model(model, report)
+    report, cfg, edited = described
     tensors = unshared(model.state_dict())
     metadata = {
         "format": "pt",
@@ -117,6 +135,10 @@ def contents(
         "conversion": report.model_dump_json(),
         "pretrained_cfg": json.dumps(cfg, default=str),
     }
+    if (note := note_of(described)) is not None:
+        metadata[EDITED] = json.dumps(edited)
+        if network_name() is None:  # else it is given already
+            say(note)
     if verification is not None:
         metadata["verification"] = verification.model_dump_json()
     if cfg.get("label_names"):
@@ -203,7 +225,8 @@ def load(
     """Load the model of a file or hub-layout directory, in evaluation mode.
 
     Args:
-        source: the architecture that was converted, for models that timm does not know; it is not changed.
+        source: the architecture that was converted, or the converted model, for models that timm does not know, or
+            that were changed by hand; it is not changed.
         device: the device of the model.
         model_args: arguments for `timm.create_model` in addition to those of the file (`drop_path_rate`, …).
 
@@ -220,19 +243,29 @@ def assemble(
     checkpoint: Checkpoint, source: nn.Module | None = None, name: str = "checkpoint", **model_args: object
 ) -> nn.Module:
     """Build the model of a checkpoint that was read."""
-    report = checkpoint.conversion
+    report, edited = checkpoint.conversion, checkpoint.section(EDITED)
     classes = len((record_in(checkpoint.metadata) or {}).get("class_names") or ())
+    if source is None and network_name() is None:
+        refuse_without_source(edited, report, name)
     base = architecture(report, name, model_args, classes) if source is None else unwrapped(source)
     refuse_without_shapes(base)
     try:
-        model = rebuild(meta_copy(base, buffers=False), report)
+        model = rebuilt(base, report)
     except RequestError as error:
         raise CheckpointError(f"{name}: does not fit {type(base).__name__}: {error}") from error
+    if source is not None:
+        fit_classifier(model, classes or report.model_args.get("num_classes"), checkpoint.tensors)
+    refuse_other_source(model, edited, name)
     try:
         model.load_state_dict(_tie_parameters(model, checkpoint.tensors, name), strict=True, assign=True)
     except (RuntimeError, KeyError) as error:  # quantised layers ask for what is not there
         reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
-        raise CheckpointError(f"{name}: does not fit {report.base_model}: {shorten(reason)}") from error
+        advice = (
+            ""
+            if source is not None
+            else f"; {way_out(report, checkpoint.tensors, checkpoint.section('pretrained_cfg'))}"
+        )
+        raise CheckpointError(f"{name}: does not fit {report.base_model}: {shorten(reason)}{advice}") from error
     if cfg := checkpoint.section("pretrained_cfg"):
         merged: Any = {**(getattr(model, "pretrained_cfg", None) or {}), **cfg}
         model.pretrained_cfg = model.default_cfg = merged
@@ -255,39 +288,3 @@ def _tie_parameters(model: nn.Module, tensors: dict[str, Tensor], file: str) -> 
                 )
             tensors[name] = kept
     return tensors
-
-
-def architecture(
-    report: ConversionReport, name: str, model_args: dict[str, object], classes: int | None = None
-) -> nn.Module:
-    """Build the source architecture of a report, with arbitrary weights: the network named for all files, or timm's.
-
-    Args:
-        classes: of a network of one's own, where known; the report has those of timm's.
-    """
-    if (own := own_network(classes)) is not None:
-        return unwrapped(own)
-    base, args = report.base_model, {**report.model_args, **model_args}
-    refuse_in_files(name, report.model_args)
-    if not timm.is_model(base.partition(".")[0]):
-        raise CheckpointError(f"{name}: made from {base}, which timm does not know; {GIVE_SOURCE}")
-    try:
-        return timm.create_model(base, pretrained=False, **args)
-    except Exception as error:
-        told, reason = shorten(str(args), 160), "no memory" if out_of_memory(error) else one_line(error)
-        raise CheckpointError(f"{name}: timm {timm.__version__} cannot build {base} with {told}: {reason}") from error
-
-
-def _model_args(model: nn.Module, report: ConversionReport) -> dict[str, object]:
-    """Arguments that build the *source* architecture as it is now (for example with a replaced classifier)."""
-    if not getattr(model, "pretrained_cfg", None):
-        return report.model_args
-    ours = {*type(report.config).model_fields, *OF_TRAINING}
-    args = {k: v for k, v in get_model_args(model).items() if k not in ours}
-    try:
-        json.dumps(args)
-    except TypeError as error:
-        raise RequestError(
-            f"a model argument cannot be stored in the file ({error}); build the model with plain values"
-        ) from error
-    return args

@@ -4,6 +4,8 @@
 imported; so does `tcnn.load(DIR)`.
 """
 
+import copy
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ from timm.models._hub import save_config_for_hf
 from torch import nn
 
 from tcnn.arguments import typed
-from tcnn.checkpoints.checkpoint import contents
+from tcnn.checkpoints.checkpoint import EDITED, contents
+from tcnn.checkpoints.edits import in_words
 from tcnn.checkpoints.files import licence_of, record_kept
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError
@@ -32,22 +35,42 @@ def save_directory(
     force: bool = False,
     check: Callable[[Path], None] | None = None,
 ) -> Path:
-    """Save a timm model in hub layout, atomically; arguments as for `tcnn.save`."""
+    """Save a timm model in hub layout, atomically; arguments as for `tcnn.save`.
+
+    Raises what `save` raises, and `RequestError` for a model that timm would build as another.
+    """
     path, model = path_of(path, "path"), unwrapped(model)
     refuse_without_layout(model)
     tensors, metadata = contents(model, verification, sections)
+    if EDITED in metadata:
+        raise RequestError(
+            f"{path}: the model was changed by hand ({in_words(json.loads(metadata[EDITED]))}), and from a directory "
+            "timm would build it as its name says: write one .safetensors file instead, and load it with source=MODEL"
+        )
     if model.conversion_report.folded:  # type: ignore[union-attr]
         raise RequestError(f"{path}: timm has no name for a folded model: write one .safetensors file instead")
     with replacing(path, force) as temporary:
         temporary.mkdir()
         save_file(tensors, temporary / "model.safetensors", metadata)
-        names = (getattr(model, "pretrained_cfg", None) or {}).get("label_names")
+        names = json.loads(metadata.get("label_names", "null"))
         # At the top, too, where transformers looks for them.
-        save_config_for_hf(model, str(temporary / "config.json"), {"label_names": names} if names else None)
+        save_config_for_hf(
+            _told(model, metadata), str(temporary / "config.json"), {"label_names": names} if names else None
+        )
         (temporary / "README.md").write_text(model_card(model, verification, sections), encoding="utf-8")
         if check is not None:
             check(temporary)
     return path
+
+
+def _told(model: nn.Module, metadata: Mapping[str, str]) -> nn.Module:
+    """The model with the classes and the description of its file: its classifier may have been replaced by hand."""
+    classes = json.loads(metadata["conversion"])["model_args"].get("num_classes", model.num_classes)
+    if classes == model.num_classes:
+        return model
+    told = copy.copy(model)
+    told.num_classes, told.pretrained_cfg = classes, json.loads(metadata["pretrained_cfg"])
+    return told
 
 
 def refuse_without_layout(model: nn.Module) -> None:

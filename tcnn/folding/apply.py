@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from tcnn.checkpoints import checkpoint
+from tcnn.checkpoints.architecture import architecture
 from tcnn.config import VerificationConfig
 from tcnn.config.base import ErrorStats
 from tcnn.conversion.carry import copy_with
@@ -56,7 +56,7 @@ def convolutions_of(
     record: ConversionReport, source: nn.Module | None, layers: dict[str, GPSA2d]
 ) -> dict[str, nn.Conv2d]:
     """The convolution that each layer was converted from, without its weights; with its stride if that was removed."""
-    base = checkpoint.architecture(record, record.base_model, {}) if source is None else unwrapped(source)
+    base = architecture(record, record.base_model, {}) if source is None else unwrapped(source)
     refuse_without_shapes(base)
     plain = dict(rebuild(meta_copy(base, buffers=False), record.model_copy(update={"layers": ()})).named_modules())
     found = {}

@@ -97,7 +97,7 @@ class Check:
         if self.verdict is None or self.config.filters == "random" or not self.config.gating:
             return
         sections: dict[str, Any] = {"weights": origin}
-        checkpoint.save(model, directory / FILE, self.verdict, sections, force=True)
+        checkpoint.write(checkpoint.contents(model, self.verdict, sections), directory / FILE, force=True)
 
     def line(self) -> str | None:
         """What was found, for the user."""

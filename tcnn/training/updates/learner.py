@@ -287,8 +287,9 @@ class Saver:
         """Save the model of an epoch as the last one, and as the best one if it is."""
         if self.first:
             sections: dict[str, object] = {"training": {**self.record, "metrics": metrics}}
+            content = checkpoint.contents(learner.result, None, sections)
             for path in (self.run.last, *((self.run.best,) if best else ())):
-                checkpoint.save(learner.result, path, sections=sections, force=True)
+                checkpoint.write(content, path, force=True)
 
     def newest(self) -> str:
         """The newest resume point, in words."""

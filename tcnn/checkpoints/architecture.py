@@ -1,0 +1,228 @@
+"""What a file says of its model's architecture, and the architecture that is built from it: timm's, or one's own.
+
+A file has a name and arguments, from which timm builds the network. Where that is another network than the one that is
+saved, because somebody changed it by hand, the file says what differs (`edited`), and is loaded with its source only.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import timm
+import torch
+from timm.models._input import get_model_args
+from torch import Tensor, nn
+
+from tcnn.checkpoints.edits import GEOMETRY, Edits, describe, edits, in_words, unlike
+from tcnn.checkpoints.files import refuse_in_files
+from tcnn.config.conversion import OF_TRAINING
+from tcnn.conversion.report import ConversionReport, LayerReport
+from tcnn.conversion.surgery import rebuild
+from tcnn.conversion.ties import still_tied
+from tcnn.errors import (
+    CheckpointError,
+    RequestError,
+    TcnnError,
+    UnsupportedLayerError,
+    one_line,
+    out_of_memory,
+    shorten,
+)
+from tcnn.layers.base import AttentionLayer
+from tcnn.layers.gpsa import GPSA2d
+from tcnn.models.checks import unwrapped
+from tcnn.models.trace import meta_copy
+from tcnn.zoo.own_network import GIVE_SOURCE
+from tcnn.zoo.sources import own_network, without_data
+
+
+class Described(NamedTuple):
+    """What a file says of its model's architecture."""
+
+    report: ConversionReport
+    cfg: dict[str, Any]
+    """timm's `pretrained_cfg`."""
+    edited: Edits
+    """What is not as the report and timm say, by the names of modules."""
+
+
+def describe_model(model: nn.Module, report: ConversionReport) -> Described:
+    """What a model is to be rebuilt from: its report as it is now, and what in it that would not give.
+
+    Raises `RequestError` for a model without the layers of its report, and for arguments that no file can hold.
+    """
+    cfg = {k: v for k, v in (getattr(model, "pretrained_cfg", None) or {}).items() if k != "state_dict"}
+    args, now = _model_args(model, report), _as_they_are(model, report.layers)
+    # The geometry is the convolution's, which is compared with that of the conversion: a plan would refuse another.
+    past = [
+        one.model_copy(update={key: getattr(layer, key) for key in GEOMETRY})
+        for one, layer in zip(now, report.layers, strict=True)
+    ]
+    report = report.model_copy(update={"model_args": args, "layers": now})
+    if not timm.is_model(report.base_model.partition(".")[0]):
+        return Described(report, cfg, _moved(model, now, past))
+    as_built = report.model_copy(update={"layers": tuple(past)})
+    edited = _edited(model, as_built)
+    if edited and (classes := _classifier_width(model, cfg)) is not None:
+        fitting = {"model_args": {**args, "num_classes": classes}}
+        if not _edited(model, as_built.model_copy(update=fitting)):
+            kept = len(cfg.get("label_names") or ()) in (0, classes)
+            own = {key: value for key, value in cfg.items() if kept or not key.startswith("label_")}
+            return Described(report.model_copy(update=fitting), own | {"num_classes": classes}, {})
+    return Described(report, cfg, edited)
+
+
+def note_of(described: Described) -> str | None:
+    """What is said of a model that its name does not give, or None: what differs, and what its file needs."""
+    if not described.edited:
+        return None
+    return (
+        f"the model is not as {described.report.base_model} is built ({in_words(described.edited)}), so its file loads "
+        "with its architecture only: tcnn.load(FILE, source=MODEL)"
+    )
+
+
+def refuse_without_source(edited: Edits | None, report: ConversionReport, name: str) -> None:
+    """Raise `CheckpointError` for a file whose architecture neither timm nor a given network has."""
+    if edited:
+        raise CheckpointError(
+            f"{name}: made from a {report.base_model} that was changed by hand ({in_words(edited)}), which timm does "
+            f"not build; {GIVE_SOURCE}"
+        )
+
+
+def refuse_other_source(model: nn.Module, edited: Edits | None, name: str) -> None:
+    """Raise `CheckpointError` for a source without the changes that the model of the file had."""
+    for module, found in unlike(model, edited or {}):
+        expected = in_words({module: {key: (edited or {})[module][key] for key in found}})
+        raise CheckpointError(
+            f"{name}: does not fit the source: expected {expected}, as it was saved, found {in_words({module: found})}"
+        )
+
+
+def architecture(
+    report: ConversionReport, name: str, model_args: dict[str, object], classes: int | None = None
+) -> nn.Module:
+    """Build the source architecture of a report, with arbitrary weights: the network named for all files, or timm's.
+
+    Args:
+        classes: of a network of one's own, where known; the report has those of timm's.
+    """
+    if (own := own_network(classes)) is not None:
+        return unwrapped(own)
+    return _of_timm(report, name, model_args)
+
+
+def rebuilt(base: nn.Module, report: ConversionReport) -> nn.Module:
+    """The model of a report, without data, from its source architecture, or from a model that is converted already.
+
+    Raises `UnsupportedLayerError` for an architecture that the report does not fit.
+    """
+    modules = dict(base.named_modules())
+    converted = [isinstance(modules.get(layer.name), AttentionLayer) for layer in report.layers]
+    if not converted or not all(converted):
+        return rebuild(meta_copy(base, buffers=False), report)
+    for layer, now in zip(report.layers, _as_they_are(base, report.layers), strict=True):
+        for key in (*GEOMETRY, "content", "heads", "content_heads", "head_dim", "position"):
+            if getattr(now, key) != (wanted := getattr(layer, key)):
+                raise UnsupportedLayerError(f"{layer.name}: expected {key} {wanted}, found {getattr(now, key)}")
+    made = meta_copy(base, buffers=False)
+    made.conversion_report = report  # type: ignore[assignment]
+    return made
+
+
+def fit_classifier(model: nn.Module, classes: object, tensors: Mapping[str, Tensor]) -> None:
+    """Give a source's copy a classifier of the file's width, in place, where training has replaced it."""
+    others = (name for name, own in model.state_dict().items() if name in tensors and own.shape != tensors[name].shape)
+    reset = getattr(model, "reset_classifier", None)
+    if isinstance(classes, int) and classes and callable(reset) and next(others, None) is not None:
+        with without_data():
+            reset(classes)
+
+
+def way_out(report: ConversionReport, tensors: Mapping[str, Tensor], cfg: Mapping[str, Any] | None) -> str:
+    """What to do about a file that does not fit what timm builds of it."""
+    weight = tensors.get(f"{(cfg or {}).get('classifier')}.weight")
+    width = "" if weight is None or len(weight) == report.model_args.get("num_classes") else len(weight)
+    return f"give num_classes={width}, or {GIVE_SOURCE}" if width else GIVE_SOURCE
+
+
+def _of_timm(report: ConversionReport, name: str, model_args: dict[str, object]) -> nn.Module:
+    base, args = report.base_model, {**report.model_args, **model_args}
+    refuse_in_files(name, report.model_args)
+    if not timm.is_model(base.partition(".")[0]):
+        raise CheckpointError(f"{name}: made from {base}, which timm does not know; {GIVE_SOURCE}")
+    try:
+        return timm.create_model(base, pretrained=False, **args)
+    except Exception as error:
+        told, reason = shorten(str(args), 160), "no memory" if out_of_memory(error) else one_line(error)
+        raise CheckpointError(f"{name}: timm {timm.__version__} cannot build {base} with {told}: {reason}") from error
+
+
+def _moved(model: nn.Module, now: Iterable[LayerReport], past: Iterable[LayerReport]) -> Edits:
+    """The layers of another geometry than that of their conversion, as which no convolution can be converted anew."""
+    found = {
+        own.name: {key for key in GEOMETRY if getattr(own, key) != getattr(layer, key)}
+        for own, layer in zip(now, past, strict=True)
+    }
+    told = {name: describe(model.get_submodule(name)) for name in found}
+    return {name: {key: told[name][key] for key in keys} for name, keys in found.items() if keys}
+
+
+def _edited(model: nn.Module, report: ConversionReport) -> Edits:
+    """What in a model is not as loading a file of this report builds it."""
+    try:
+        with without_data(), torch.random.fork_rng(devices=[]):
+            base = _of_timm(report, report.base_model, {})
+        return edits(model, rebuild(meta_copy(base), report))
+    except TcnnError as error:
+        return {"": {"module": shorten(one_line(error), 160)}}
+
+
+def _as_they_are(model: nn.Module, layers: Sequence[LayerReport]) -> tuple[LayerReport, ...]:
+    """The entries of layers as they are now, which somebody may have replaced since.
+
+    Raises `RequestError` where the model has none: a wrapper may pass on the report of the model that is in it.
+    """
+    modules, now = dict(model.named_modules()), []
+    for layer in layers:
+        found = modules.get(layer.name)
+        if not isinstance(found, AttentionLayer):
+            told = "nothing" if found is None else type(found).__name__
+            raise RequestError(
+                f"{type(model).__name__}: expected a GPSA layer {layer.name}, as its report says, found {told}; of a "
+                "wrapper save the model inside (after merge_and_unload, where the wrapper adds weights)"
+            )
+        own: dict[str, object] = {key: getattr(found.geometry, key) for key in GEOMETRY}
+        own |= {"content": str(found.scope), "position": found.position, "position_reach": found.position_reach}
+        own |= {"head_dim": found.head_dim, "tied": still_tied(model, layer)}
+        if isinstance(found, GPSA2d):
+            own |= {"heads": found.heads, "content_heads": found.content_heads}
+        now.append(layer.model_copy(update=own))
+    return tuple(now)
+
+
+def _classifier_width(model: nn.Module, cfg: dict[str, Any]) -> int | None:
+    """Outputs of the module that timm calls the classifier, 0 where it does nothing; None where that is not clear."""
+    names = cfg.get("classifier") or ()
+    modules = dict(model.named_modules())
+    widths = set()
+    for name in (names,) if isinstance(names, str) else names:
+        weight = getattr(modules.get(name), "weight", None)
+        widths.add(0 if isinstance(modules.get(name), nn.Identity) else None if weight is None else len(weight))
+    return widths.pop() if len(widths) == 1 else None
+
+
+def _model_args(model: nn.Module, report: ConversionReport) -> dict[str, object]:
+    """Arguments that build the *source* architecture, as timm recorded them."""
+    if not getattr(model, "pretrained_cfg", None):
+        return report.model_args
+    ours = {*type(report.config).model_fields, *OF_TRAINING}
+    args = {k: v for k, v in get_model_args(model).items() if k not in ours}
+    try:
+        json.dumps(args)
+    except TypeError as error:
+        raise RequestError(
+            f"a model argument cannot be stored in the file ({error}); build the model with plain values"
+        ) from error
+    return args
