@@ -156,17 +156,22 @@ def check_size(model: nn.Module, input_size: tuple[int, int] | None = None) -> N
     _forward(model, input_size, lambda module, image: module(image))
 
 
-def output_count(model: nn.Module, input_size: tuple[int, int] | None = None) -> int | None:
-    """The classes that a model tells apart: its `num_classes`, or of a network without any its outputs for an image.
+def output_shape(model: nn.Module, input_size: tuple[int, int] | None = None) -> tuple[int, ...] | None:
+    """The shape of a model's output for one image, in evaluation mode; None where that is no tensor.
 
-    None where these are no logits, (B, classes). Raises `RequestError` if it does not run on images of (height, width)
-    pixels, by default of its own size.
+    Raises `RequestError` if it does not run on images of (height, width) pixels, by default of its own size.
+    """
+    return _forward(model, input_size, lambda module, image: _shape(module(image)))
+
+
+def output_count(model: nn.Module, input_size: tuple[int, int] | None = None) -> int | None:
+    """The classes that a model tells apart: its logits for an image, which may be others than its `num_classes` says.
+
+    Where its output is no logits, (B, classes), that is what it says, or None. Raises as `output_shape`.
     """
     told = getattr(model, "num_classes", None)
-    if told is not None:
-        return int(told)
-    shape = _forward(model, input_size, lambda module, image: _shape(module(image)))
-    return shape[1] if shape is not None and len(shape) == 2 else None
+    shape = None if told == 0 else output_shape(model, input_size)
+    return shape[1] if shape is not None and len(shape) == 2 else None if told is None else int(told)
 
 
 def _forward(model: nn.Module, input_size: tuple[int, int] | None, look: Callable[[nn.Module, Tensor], Found]) -> Found:

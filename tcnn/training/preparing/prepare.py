@@ -10,23 +10,23 @@ from timm.layers import DropPath
 from torch import nn
 
 from tcnn.checkpoints import checkpoint
+from tcnn.checkpoints.architecture import describe_model, note_of
 from tcnn.checkpoints.files import checkpoint_file, is_ours, unfinished
 from tcnn.checkpoints.opening import as_source, open_checkpoint, open_model
 from tcnn.config import FinetuneConfig
 from tcnn.conversion.annealing import release
-from tcnn.conversion.report import refuse_folded
+from tcnn.conversion.report import ConversionReport, refuse_folded
 from tcnn.conversion.surgery import convert, unconverted
-from tcnn.data.sources.source import other_classes
-from tcnn.errors import CheckpointError, NothingToConvertError, RequestError, WeightsError, one_line
+from tcnn.errors import CheckpointError, NothingToConvertError, RequestError, WeightsError
 from tcnn.models.checks import refuse_computed, refuse_other_dtypes
 from tcnn.models.copying import copied
-from tcnn.models.running import gpsa_layers, place_of, weights_dtype
+from tcnn.models.running import gpsa_layers
 from tcnn.models.trace import check_size, input_shape, parameter_count
+from tcnn.training.preparing.classes import check_outputs, fit_classes, set_metadata
 from tcnn.training.preparing.converted import conversion_at, refuse_conversion, refuse_convolution
 from tcnn.training.preparing.settings import drop_path_for, size_for
 from tcnn.training.recipe import freezing
 from tcnn.training.recipe.freezing import ablate, initialise_untrained
-from tcnn.training.recipe.objective import check_training_output
 from tcnn.zoo import catalogue
 from tcnn.zoo.own_network import network_name
 from tcnn.zoo.sources import create_source, create_structure
@@ -93,7 +93,7 @@ def prepare(
         # Where it has no description, the size at which it was trained or converted is its own.
         cfg: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {"input_size": input_shape(model)}
         size = size_for(config, str(cfg.get("architecture")).removeprefix("t_"), cfg)
-        new_classifier = _fit_classes(model, class_names, notes)
+        new_classifier = fit_classes(model, class_names, size, notes)
         given = bool(gpsa_layers(model))
         if given and not config.convert:
             raise RequestError(
@@ -119,10 +119,18 @@ def prepare(
             notes.append("anneal_steps has no say here: the trainer raises τ itself (anneal, anneal_epochs)")
         ablate(model, config)
     check_size(model, size)
-    _check_outputs(model, input_shape(model, size), len(class_names))
+    check_outputs(model, size, len(class_names))
     trunk = _freeze(model, config, size, notes)
-    _set_metadata(model, size, class_names)
+    set_metadata(model, size, class_names)
+    notes += _of_its_files(model) if isinstance(source, nn.Module) else []
     return Start(model.train(), size, tuple(notes), trunk, origin, new_classifier)
+
+
+def _of_its_files(model: nn.Module) -> list[str]:
+    """What is to be known of the run's files before it begins: a module that was changed by hand is needed by them."""
+    record = getattr(model, "conversion_report", None)
+    note = note_of(describe_model(model, record)) if isinstance(record, ConversionReport) else None
+    return [] if note is None else [note]
 
 
 def _freeze(model: nn.Module, config: FinetuneConfig, size: tuple[int, int], notes: list[str]) -> tuple[str, ...]:
@@ -244,54 +252,3 @@ def _check_drop_path(model: nn.Module, config: FinetuneConfig, notes: list[str])
             f"drop_path_rate={wanted:g}, or leave drop_path out"
         )
     notes.append(f"drop_path: the module keeps the stochastic depth that it was built with, {own:g}")
-
-
-def _fit_classes(model: nn.Module, class_names: Sequence[str], notes: list[str]) -> bool:
-    """Give the model a classifier of as many classes; returns whether it is a new one."""
-    classes = len(class_names)
-    found = getattr(model, "num_classes", None)
-    if found == classes:
-        cfg: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
-        if different := other_classes(cfg.get("label_names") or (), class_names):
-            notes.append(f"the classifier was trained on {different}; it is kept as a start")
-        return False
-    if not hasattr(model, "reset_classifier"):
-        if found is None:
-            return False  # `_check_outputs` will ask it
-        raise RequestError(
-            f"{type(model).__name__} has {found} classes, the data set has {classes}, and no reset_classifier to "
-            "replace its head; give it a head of that width"
-        )
-    model.reset_classifier(classes)  # type: ignore[operator]
-    notes.append(f"classifier replaced: {found} → {classes} classes")
-    return True
-
-
-def _check_outputs(model: nn.Module, image: tuple[int, int, int], classes: int) -> None:
-    """Check what a model returns in training, and the number of classes where it does not state it.
-
-    Raises `RequestError` for anything but logits, or another number of classes.
-    """
-    check_training_output(model, image)
-    if getattr(model, "num_classes", None) is not None:
-        return
-    example = torch.zeros(1, *image, device=place_of(model), dtype=weights_dtype(model))
-    try:
-        with torch.no_grad():
-            found = tuple(model.eval()(example).shape)
-    except (RuntimeError, ValueError, AttributeError) as error:
-        raise RequestError(f"{type(model).__name__}: cannot run on an image of {image} ({one_line(error)})") from error
-    if found != (1, classes):
-        raise RequestError(
-            f"{type(model).__name__}: expected an output of (1, {classes}), as the data set has {classes} classes, "
-            f"found {found}; give it a head of that width"
-        )
-
-
-def _set_metadata(model: nn.Module, size: tuple[int, int], class_names: Sequence[str]) -> None:
-    """Set the image size and the classes in the model's metadata, which the checkpoints of the run contain."""
-    cfg = getattr(model, "pretrained_cfg", None)
-    if cfg:
-        own = {"input_size": input_shape(model, size), "test_input_size": None, "num_classes": len(class_names)}
-        merged = {**cfg, **own, "label_names": list(class_names)}
-        model.pretrained_cfg = model.default_cfg = merged  # type: ignore[assignment]
