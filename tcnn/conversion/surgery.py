@@ -19,7 +19,7 @@ from tcnn.layers.filters import geometry_of
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms.positions import Geometry
-from tcnn.models.checks import named, refuse_prepared, unwrapped
+from tcnn.models.checks import named, refuse_prepared, refuse_sharded, unwrapped
 from tcnn.models.running import gpsa_layers
 from tcnn.models.trace import check_size
 
@@ -55,6 +55,7 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
         )
     model = unwrapped(model)
     refuse_prepared(model, "convert")
+    refuse_sharded(model, "convert")
     if gpsa_layers(model):
         raise NothingToConvertError(f"{type(model).__name__} has GPSA layers already: it was converted before")
     plan = plan_conversion(model, config)

@@ -10,6 +10,7 @@ from tcnn.errors import RequestError
 from tcnn.layers.base import TEMPERATURES, AttentionLayer
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.fused import FusedGPSA2d
+from tcnn.layers.shards import is_sharded
 from tcnn.layers.terms.kinds import PARAMETERS
 
 PREPARED: dict[type[nn.Module], str] = {FoldedGPSA2d: "folded", FusedGPSA2d: "fused"}
@@ -112,14 +113,28 @@ def refuse_without_shapes(model: nn.Module) -> None:
 def refuse_without_values(model: nn.Module, verb: str) -> None:
     """Raise `RequestError` for a model with a parameter or buffer on the meta device; `verb` is the refused operation.
 
-    A conversion needs no values: this is for what computes with them. Raises as `refuse_without_shapes`, too.
+    A conversion needs no values: this is for what computes with them. Raises as `refuse_without_shapes` and
+    `refuse_sharded`, too.
     """
     refuse_without_shapes(model)
+    refuse_sharded(model, verb)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_meta:
             raise RequestError(
                 f"{type(model).__name__}: expected values to {verb}, found none: {name} is on the meta device; build "
                 "the model on another device and load its weights"
+            )
+
+
+def refuse_sharded(model: nn.Module, verb: str) -> None:
+    """Raise `RequestError` for a model with a DTensor, of which this process has a part; `verb` is what is refused."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_sharded(tensor):
+            raise RequestError(
+                f"{type(model).__name__}: expected whole tensors to {verb} it, found {name} sharded (DTensor), as "
+                "fully_shard leaves it; load get_model_state_dict(model, "
+                "options=StateDictOptions(full_state_dict=True)) of torch.distributed.checkpoint.state_dict into a "
+                "copy that is not sharded"
             )
 
 

@@ -14,6 +14,9 @@ from nets import same_state, seeded_model, snapshot
 from PIL import Image
 from timm.utils import ModelEmaV3
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.optim.swa_utils import AveragedModel
 
 import tcnn
@@ -93,6 +96,30 @@ def test_of_several_processes_and_compiled(model: nn.Module, tmp_path: Path) -> 
     try:
         wrapped = compiled(nn.parallel.DistributedDataParallel(copy.deepcopy(model)))
         tcnn.save(wrapped, tmp_path / "m.safetensors")
+    finally:
+        torch.distributed.destroy_process_group()
+    assert same_state(tcnn.load(tmp_path / "m.safetensors"), snapshot(model))
+
+
+def test_what_is_sharded_is_refused_with_what_gathers_it(source: nn.Module, model: nn.Module, tmp_path: Path) -> None:
+    """It ended in errors of DTensors and of data pointers; a CNN was told that nothing in it could be converted."""
+    x = torch.zeros(1, 3, 32, 32)
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        cnn, sharded = (fully_shard(copy.deepcopy(each), mesh=mesh) for each in (source, model))
+        calls: list[Callable[[], object]] = [
+            lambda: tcnn.convert(cnn), lambda: tcnn.save(sharded, tmp_path / "m.safetensors"),
+            lambda: tcnn.fold(sharded), lambda: tcnn.fuse(sharded), lambda: tcnn.predict(sharded, x),
+            lambda: tcnn.inspect(sharded, x), lambda: tcnn.save_directory(sharded, tmp_path / "m"),
+        ]  # fmt: skip
+        for call in calls:
+            with pytest.raises(RequestError, match=r"whole tensors.*DTensor.*get_model_state_dict"):
+                call()
+        whole = get_model_state_dict(sharded, options=StateDictOptions(full_state_dict=True))
+        gathered = copy.deepcopy(model)
+        gathered.load_state_dict(whole)
+        tcnn.save(gathered, tmp_path / "m.safetensors")
     finally:
         torch.distributed.destroy_process_group()
     assert same_state(tcnn.load(tmp_path / "m.safetensors"), snapshot(model))
