@@ -22,8 +22,8 @@ STEPS = 3
 def network() -> nn.Module:
     """Wide enough for Adafactor to keep sums over rows and columns in place of moments."""
     return nn.Sequential(
-        nn.Conv2d(3, 16, 3, stride=4, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, stride=2, padding=1),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 3),
+        nn.Conv2d(3, 32, 3, stride=4, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, stride=2, padding=1),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 3),
     )  # fmt: skip
 
 
