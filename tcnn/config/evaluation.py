@@ -35,7 +35,11 @@ class VerificationConfig(Frozen):
 class EvaluationConfig(Frozen):
     """How models are evaluated and compared; the defaults are those of `tcnn evaluate`."""
 
-    split: str = Field(default="val", description="Split of the data set, if it has splits.")
+    split: str | None = Field(
+        default=None,
+        description="Split of the data set, if it has splits. Default: `val`; where there is none, what a model's "
+        "training has held out of `train`.",
+    )
     layout: Literal["auto", "plain", "imagenet-c", "imagenet-a", "imagenet-r"] = Field(
         default="auto", description="`auto` recognises ImageNet-C by its folders, ImageNet-A and -R by their classes."
     )

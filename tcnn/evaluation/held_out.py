@@ -79,8 +79,12 @@ def trainings_in(record: Mapping[str, Any] | None) -> tuple[Training, ...]:
         return ()
 
 
-def measured_by_default(models: Sequence[str], weights: Path | None = None, given: Given = NONE_GIVEN) -> str:
-    """The data set that the first model with a record was validated on, or held a part of out.
+def measured_by_default(
+    models: Sequence[str], weights: Path | None = None, given: Given = NONE_GIVEN
+) -> tuple[str, str | None]:
+    """The data set that the first model with a record was validated on, or held a part of out, and the split of it.
+
+    The split is `train` where a part of that was held out, else None: its usual one.
 
     `weights`: the file that the one model's weights are loaded from, whose record counts then. `given`: the modules
     among the models.
@@ -95,7 +99,8 @@ def measured_by_default(models: Sequence[str], weights: Path | None = None, give
                     f"--data: expected a data set to measure on, by its name or folder, for {models[place]} was "
                     f"validated on one that was opened in Python and has no name, {data}"
                 )
-            return data if isinstance(name, nn.Module) else _seen_from_here(data, name)
+            split = "train" if found[0].val is None and found[0].val_split else None
+            return data if isinstance(name, nn.Module) else _seen_from_here(data, name), split
     for own in models:
         if own not in given and own != network_name():  # that network is no file's, and says nothing
             check_exists(own)

@@ -1,6 +1,7 @@
 """Validation of a request against the models, jobs and data sets that it names: pure functions."""
 
 from tcnn.config import HARD_TEMPERATURE, ConversionConfig
+from tcnn.config.evaluation import EvaluationConfig
 from tcnn.config.finetune import DEFAULT_SPLIT
 from tcnn.data.sources.names import canonical
 from tcnn.zoo.catalogue import TAKEN_BY, Entry
@@ -32,7 +33,7 @@ def check(submission: Submission, resolved: Resolved) -> None:
         _check_attention(submission, submission.finetuning, resolved)
         _check_datasets(submission.finetuning, resolved)
     if submission.evaluation is not None:
-        _check_split("config.split", resolved.datasets["dataset"].upload, submission.evaluation.split)
+        _check_measured(submission.evaluation, resolved)
 
 
 def _check_model(field: str, entry: Entry, submission: Submission) -> None:
@@ -183,8 +184,14 @@ def _check_datasets(finetuning: Finetuning, resolved: Resolved) -> None:
     if upload is None:
         return
     _check_split(f"{prefix}dataset", upload, "train")
-    share = config.val_split
-    if share is None and "val" not in _splits(upload):
+    share, splits = config.val_split, _splits(upload)
+    if share is None and asked.val is None and splits and "val" not in splits:
+        raise Refused(
+            f"{prefix}config.val_split",
+            f"{upload.id} has no split to validate on; it has {', '.join(sorted(splits))}; hold a part of the training "
+            "images out (0.1), or name others as val",
+        )
+    if share is None and not splits:
         share = DEFAULT_SPLIT
     images = _train_images(upload, share if asked.val is None else None)
     if config.batch_size > images:
@@ -192,6 +199,15 @@ def _check_datasets(finetuning: Finetuning, resolved: Resolved) -> None:
             f"{prefix}config.batch_size",
             f"a batch of {config.batch_size} is larger than the {images} training images of {upload.id}; choose less",
         )
+
+
+def _check_measured(evaluation: EvaluationConfig, resolved: Resolved) -> None:
+    """An upload has the split to be measured, or one that a run may have held a part of out, which its file tells."""
+    upload = resolved.datasets["dataset"].upload
+    trained = resolved.jobs or resolved.checkpoints or resolved.weights
+    held_out = evaluation.split is None and trained and upload is not None and "train" in _splits(upload)
+    if not held_out:
+        _check_split("config.split", upload, evaluation.split or "val")
 
 
 def _check_split(field: str, upload: Upload | None, split: str) -> None:

@@ -243,7 +243,7 @@ def test_a_job_that_goes_on_is_waited_for() -> None:
         (dataset(train=100, val=1), {"config": {"batch_size": 102}}, "config.batch_size"),
         (dataset(images=100), {"config": {"batch_size": 52, "val_split": 0.5}}, "config.batch_size"),
         (dataset(images=100), {"config": {"batch_size": 92}}, "config.batch_size"),  # a tenth is held out
-        (dataset(train=100), {"config": {"batch_size": 92}}, "config.batch_size"),
+        (dataset(train=100), {}, "config.val_split"),
     ],
 )
 def test_an_upload_that_does_not_suffice(data: Dataset, body: Any, field: str) -> None:
@@ -281,7 +281,11 @@ def test_validation_and_evaluation_have_their_split() -> None:
     asked = submission("evaluate", checkpoint="ckpt_1", dataset="ds_1", config={"split": "validation"})
     check(asked, Resolved(datasets={"dataset": dataset(val=9)}))
     check(asked, Resolved(datasets={"dataset": dataset(images=9)}))
-    assert refused(asked, Resolved(datasets={"dataset": dataset(train=9)}))[0] == "config.split"
+    alone = {"dataset": dataset(train=9)}
+    assert refused(asked, Resolved(datasets=alone))[0] == "config.split"
+    asked = submission("evaluate", job="job_1", dataset="ds_1")
+    check(asked, Resolved(jobs={"job": job()}, datasets=alone))  # its file tells whether a part was held out
+    assert refused(submission("evaluate", model="x", dataset="ds_1"), Resolved(datasets=alone))[0] == "config.split"
 
 
 def test_as_many_processes_as_the_largest_worker_has_slots() -> None:

@@ -157,7 +157,7 @@ def test_weights_that_a_run_trained_say_what_they_learned_from(place: Path, tmp_
     file, photos = Path(checkpoint(place, "tenth")), str(place / "photos")
     result = compare(["test_resnet"], photos, CPU, opening=partial(open_model, weights=file), weights=file)
     assert (result.held_out, result.trained_on, result.images) == (True, [], 6)
-    assert measured_by_default(["test_resnet"], file) == photos
+    assert measured_by_default(["test_resnet"], file)[0] == photos
     convert_to_file("test_resnet", tmp_path / "t.safetensors", weights=file)
     assert trainings_of(str(tmp_path / "t.safetensors")) == trainings_of(str(file)) != ()
     config = tiny(convert=False, epochs=1, size=32, device="cpu", val_split=0.25, seed=1)
@@ -193,13 +193,13 @@ def test_models_with_other_parts_are_not_set_side_by_side(place: Path) -> None:
 
 
 def test_what_a_run_was_validated_on_is_the_default(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert measured_by_default([checkpoint(place, "tenth")]) == str(place / "photos")
+    assert measured_by_default([checkpoint(place, "tenth")])[0] == str(place / "photos")
     monkeypatch.chdir(place)
     tcnn.finetune("test_resnet", "photos", config=CONFIG, out="near", pretrained=False)
-    assert measured_by_default(["near"]) == "photos"
+    assert measured_by_default(["near"])[0] == "photos"
     monkeypatch.chdir(place / "photos")
-    assert measured_by_default(["../near"]) == str(place / "photos"), "as seen from where the run began"
-    assert measured_by_default(["resnet18", checkpoint(place, "elsewhere")]) == str(place / "divided")
+    assert measured_by_default(["../near"])[0] == str(place / "photos"), "as seen from where the run began"
+    assert measured_by_default(["resnet18", checkpoint(place, "elsewhere")])[0] == str(place / "divided")
     with pytest.raises(RequestError, match=r"--data: expected a data set to measure on, for resnet18 does not say"):
         measured_by_default(["resnet18"])
     assert trainings_of("resnet18") == trainings_of(str(place / "tenth" / "config.json")) == ()

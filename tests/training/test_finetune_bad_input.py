@@ -105,7 +105,10 @@ def test_a_t_cnn_without_attention(data: Path, tmp_path: Path) -> None:
         ("flat", "found 1 images that lie in no class folder"),
         ("empty class", "no images in class folder violet; fill it or remove it"),
         ("one each", "no class has two images, so none can be held out"),
-        ("only train", "has no split 'validation'"),
+        (
+            "only train",
+            "has no split 'validation'; it has train; to validate on, hold a part of the training images out",
+        ),
     ],
 )
 def test_data_sets(tmp_path: Path, make: str, expected: str) -> None:

@@ -91,7 +91,8 @@ def compare(
         )
     named = _named(models)
     names, given = [name for name, _ in named], {name: model for name, model in named if model is not None}
-    spec = held_out.measured_by_default(names, weights, given) if data is None else str(data)
+    spec, split = held_out.measured_by_default(names, weights, given) if data is None else (str(data), None)
+    config = config.model_copy(update={"split": config.split or split})
     with counted_images(quiet) if progress is None else nullcontext(progress) as counted:
         return _compare(names, spec, config, counted, known_as, opening, weights, given)
 
@@ -136,12 +137,11 @@ def _compare(
     config = config.model_copy(update={"device": str(device)})
     passes = plan_passes(data, config)
     opened = DataSets(config, data)
-    unseen = (
-        held_out.Unseen(None, ())
-        if passes[0].folder
-        else held_out.unseen(models, data, lambda: opened(None), known_as, weights, given)
-    )
-    opened.restrict(unseen.files)
+    unseen = held_out.Unseen(None, ())
+    if passes[0].folder is None:
+        opened(None)
+        unseen = held_out.unseen(models, data, lambda: opened(None), known_as, weights, given)
+        opened.restrict(unseen)
     first = opened(passes[0].folder)
     baseline = _baseline(models, config, passes, first)
     sizes: tuple[tuple[int, int] | None, ...] = config.sizes or (None,)
@@ -170,7 +170,7 @@ def _compare(
         set_corruption_errors(rows, of_baseline * len(models))
     return Comparison(
         data=data,
-        split=None if first.split is None else config.split,
+        split=None if first.split is None else opened.split,
         layout=", ".join(dict.fromkeys(layouts)),
         images=len(first),
         held_out=unseen.files is not None,

@@ -10,9 +10,11 @@ from pydantic import BaseModel
 from torch import nn
 
 from tcnn.checkpoints.files import label_names
-from tcnn.data.image_set import ImageSet, open_dataset
+from tcnn.config.evaluation import EvaluationConfig
+from tcnn.data.image_set import ImageSet
 from tcnn.evaluation import held_out, scores
 from tcnn.evaluation.comparing.before_after import Estimate, estimate
+from tcnn.evaluation.comparing.passes import DataSets
 from tcnn.evaluation.imagenet_variants import ClassMapping, detect, map_classes
 from tcnn.evaluation.outcomes import Outcomes, outcomes
 from tcnn.folding.report import PruningAccuracy
@@ -122,14 +124,15 @@ def measure_on(
 
     Raises: `RequestError` for a data set that is none, or whose classes are others than the model's.
     """
-    images = open_dataset(data, "validation")
+    opened = DataSets(EvaluationConfig(), data)
+    images = opened(None)
     unseen = held_out.unseen([checkpoint], data, lambda: images)
+    opened.restrict(unseen)
 
     def measure(before: nn.Module, after: nn.Module) -> PruningAccuracy:
         channels, height, width = input_shape(before)
         matching = _matching(checkpoint, data, before, images)
-        read = open_dataset(data, "validation", matching.class_names, channels)
-        chosen = held_out.only(read, unseen.files)
+        chosen = opened(None, channels, matching.class_names)
 
         def right(model: nn.Module) -> NDArray[np.bool_]:
             return outcomes(

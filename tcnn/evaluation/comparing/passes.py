@@ -54,28 +54,52 @@ def plan_passes(data: str, config: EvaluationConfig) -> list[Pass]:
 
 
 class DataSets:
-    """Cache of opened data sets, one for each matching of classes."""
+    """Cache of opened data sets, one for each matching of classes.
+
+    Where no split is asked for, it is `val`, or of a data set that has none what training has held out of `train`.
+    """
 
     def __init__(self, config: EvaluationConfig, data: str) -> None:
         self._config, self._data = config, data
+        self.split: str = config.split or "val"
+        self._lacking: RequestError | None = None
+        """What was wrong with `val`, if `train` was opened in its place."""
         self._files: frozenset[str] | None = None
         self._sets: dict[tuple[str, int, tuple[str, ...] | None], ImageSet] = {}
 
-    def restrict(self, files: frozenset[str] | None) -> None:
-        """Open only the images with these names from now on; None are all."""
-        if files is not None:
-            self._files = files
+    def restrict(self, unseen: held_out.Unseen) -> None:
+        """Open only these images from now on; raises `RequestError` for `train` in place of `val`, if it is all of it.
+
+        The data set has been opened before.
+        """
+        if unseen.files is not None:
+            self._files = unseen.files
             self._sets.clear()
+        elif self._lacking is not None:
+            raise self._lacking
 
     def __call__(self, folder: Path | None, channels: int = 3, class_names: tuple[str, ...] | None = None) -> ImageSet:
         key = (str(folder or self._data), channels, class_names)
         if key not in self._sets:
-            images = open_dataset(key[0], self._config.split, class_names=class_names, in_chans=channels)
-            images = held_out.only(images, self._files)
+            images = held_out.only(self._open(folder, channels, class_names), self._files)
             if self._config.limit is not None:
                 images = first_of_each(images, self._config.limit)
             self._sets[key] = images
         return self._sets[key]
+
+    def _open(self, folder: Path | None, channels: int, class_names: tuple[str, ...] | None) -> ImageSet:
+        try:
+            return open_dataset(str(folder or self._data), self.split, class_names=class_names, in_chans=channels)
+        except RequestError as error:
+            if folder is not None or self._config.split is not None or self._lacking is not None:
+                raise
+            lacking = error
+        try:
+            images = open_dataset(self._data, "train", class_names=class_names, in_chans=channels)
+        except RequestError:
+            raise lacking from None
+        self.split, self._lacking = "train", lacking
+        return images
 
 
 class ImageCounter:

@@ -64,7 +64,13 @@ def open_data_sets(
     named = isinstance(val, str)
     spec = val if isinstance(val, str) else data if isinstance(data, str) else None
     if spec is not None and held_out is None and (named or config.val_split is None):
-        found = open_dataset(spec, "validation", class_names=train.class_names, in_chans=in_chans)
+        try:
+            found = open_dataset(spec, "validation", class_names=train.class_names, in_chans=in_chans)
+        except RequestError as error:
+            if named:
+                raise
+            hint = "hold a part of the training images out (--val-split 0.1), or name others (--val)"
+            raise RequestError(f"{error}; to validate on, {hint}") from error
         held_out = found if named or found.split is not None else None
     if held_out is None:
         share = DEFAULT_SPLIT if config.val_split is None else config.val_split

@@ -42,7 +42,13 @@ def command(
             metavar="DATASET",
         ),
     ] = None,
-    split: Annotated[str, typer.Option(help="Split of the data set, if it has splits.")] = "val",
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="Split of the data set, if it has splits; default: val, or what a run has held out of train.",
+            metavar="NAME",
+        ),
+    ] = None,
     size: Annotated[
         str | None,
         typer.Option("--size", help="Pixels: 224, 224x160 (height × width), or several: 160,224,320.", metavar="S"),
