@@ -140,6 +140,10 @@ def test_what_is_printed_can_be_given(tcnn: Run, tmp_path: Path) -> None:
     again = tcnn("finetune", "test_resnet", "--print-config", "--preset", "cifar", "--config", "c.yaml")
     assert again == first
     assert list(yaml.safe_load(first.out)) == list(library.FinetuneConfig.model_fields)
+    as_json = tcnn("finetune", "test_resnet", "--print-config", "--json", *given)
+    assert as_json.json == yaml.safe_load(first.out)
+    (tmp_path / "c.json").write_text(as_json.out)
+    assert tcnn("finetune", "test_resnet", "--print-config", "--config", "c.json").out == first.out
 
 
 @pytest.mark.parametrize(

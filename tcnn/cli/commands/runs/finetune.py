@@ -90,7 +90,9 @@ def command(
     weights: Annotated[Path | None, typer.Option(help="Load the CNN's weights from this file.", metavar="FILE")] = None,
     module: NetworkOrFiles = None,
     model_kwargs: RefusedModelKwargs = None,
-    print_config: Annotated[bool, typer.Option("--print-config", help="Print all settings as YAML and exit.")] = False,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print all settings as YAML and exit; with --json, as JSON.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Fine-tune on a data set with the paper's recipe; options, --set, a file or a preset override any part of it."""
@@ -116,6 +118,9 @@ def command(
     )  # fmt: skip
     model = cnn_of(model)
     placement = build(Placement, {"engine": engine, "num_workers": processes(nproc, num_workers), "address": address})
+    if print_config and as_json:
+        console.print_json(settings)
+        return
     if print_config:
         import yaml
 
