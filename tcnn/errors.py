@@ -117,18 +117,36 @@ class StorageError(EnvironmentFailure):
 
 NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 """What PyTorch's allocators say, whose errors on a CPU are plain RuntimeErrors."""
+NO_CODE = ("could not create a primitive", "could not create a memory object")
+"""All that oneDNN says where there is no memory for the code that it compiles; what it cannot do it tells at length."""
+NO_ROOM = ("failed to map segment", "cannot allocate memory")
+"""What the loader says of a library that does not fit."""
 
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error says that there is no memory left."""
     if isinstance(error, MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
+    if isinstance(error, ImportError):
+        return bool(_no_room(error))
+    said = str(error) if isinstance(error, RuntimeError) else ""
+    return said in NO_CODE or any(words in said for words in NO_MEMORY)
 
 
 def no_memory(error: BaseException) -> str:
     """What to say of an error for which `out_of_memory` holds."""
-    return f"out of memory ({shorten(one_line(error), 160)}); choose smaller images, or fewer at a time"
+    try:
+        if isinstance(error, ImportError):
+            told = shorten(_no_room(error).removeprefix("Original error was: "), 160)  # of NumPy's page
+            return f"out of memory while loading libraries ({told}); end other programs, or raise the limit (ulimit -v)"
+        return f"out of memory ({shorten(one_line(error), 160)}); choose smaller images, or fewer at a time"
+    except MemoryError:  # nor is there any for the words
+        return "out of memory; choose smaller images, or fewer at a time"
+
+
+def _no_room(error: ImportError) -> str:
+    """The line that says that a library does not fit: NumPy wraps it in a page of advice. Nothing if none does."""
+    return next((line for line in str(error).splitlines() if any(words in line.lower() for words in NO_ROOM)), "")
 
 
 def one_line(error: BaseException) -> str:

@@ -139,6 +139,7 @@ def _environment_failure(error: Exception, arguments: list[str]) -> EnvironmentF
             f"{place}: {str(error.strerror).lower()} while writing; free some space, or write elsewhere"
         )
     if out_of_memory(error):
+        traceback.clear_frames(error.__traceback__)  # what they hold is needed for what follows
         return OutOfMemoryError(no_memory(error))
     library = error.name if isinstance(error, ModuleNotFoundError) else None
     ours = library and library.partition(".")[0] in ("tcnn", "tcnn_jobs", "tcnn_api")

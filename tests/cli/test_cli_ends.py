@@ -1,4 +1,4 @@
-"""A command that cannot print or write, or is interrupted twice: one line at most, no traceback, its exit code."""
+"""A command that cannot print or write, has no memory, or is interrupted twice: one line at most, its exit code."""
 
 import importlib
 import os
@@ -57,6 +57,27 @@ def slow() -> None:
 group.app.command("models")(slow)
 main.main()
 """
+WITHOUT_ROOM = """
+import re, resource, sys
+from pathlib import Path
+import torch
+from torch import nn
+from tcnn.cli import group, main
+
+def crowded() -> None:
+    images, layers = torch.zeros(1, 16, 24, 24), [nn.Conv2d(16, 16, size, padding=size // 2) for size in (3, 5, 7, 9)]
+    with torch.no_grad():
+        layers[0](images)
+        kept = [torch.empty(1 << 14) for _ in range(200)]
+        del kept  # room for what the layers return, but for no code
+        used = int(re.search(r"VmSize:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
+        resource.setrlimit(resource.RLIMIT_AS, (used, -1))
+        for layer in layers[1:]:
+            layer(images)
+
+group.app.command("models")(crowded)
+main.main()
+"""
 needs_dev_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 
 
@@ -87,6 +108,18 @@ def test_a_program_that_does_not_fit_is_no_crash(tmp_path: Path, file_size_limit
     write_program(program, place, {"a": "b"})
     found = torch.export.load(place).module()(torch.ones(1, 64))
     torch.testing.assert_close(found, program.program.module()(torch.ones(1, 64)))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+def test_memory_that_is_not_there_for_libraries_or_their_code(tmp_path: Path) -> None:
+    """What oneDNN compiles, and what the loader maps."""
+    done = subprocess.run((sys.executable, "-c", WITHOUT_ROOM, "models"), capture_output=True, text=True, check=False)
+    assert done.returncode == 4, done.stderr
+    assert done.stderr.startswith("error: out of memory (") and done.stderr.count("\n") == 1
+    limited = f"ulimit -v 400000; exec {sys.executable} -m tcnn convert resnet18 o.safetensors --no-pretrained"
+    done = subprocess.run(limited, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 4, done.stderr
+    assert done.stderr.startswith("error: out of memory while loading libraries (") and done.stderr.count("\n") == 1
 
 
 @needs_dev_full
