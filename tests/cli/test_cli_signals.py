@@ -100,9 +100,11 @@ finally:
 """
 
 
-def test_what_takes_long_to_put_in_order_is_left_alone(tmp_path: Path) -> None:
-    done = ended(tmp_path, "SIGTERM", SLOW)
-    assert (done.returncode, done.stdout) == (143, "in order\n")
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])
+def test_what_takes_long_to_put_in_order_is_left_alone(tmp_path: Path, name: str, code: int) -> None:
+    done = ended(tmp_path, name, SLOW)
+    assert (done.returncode, done.stdout) == (code, "in order\n")
+    assert f"{code}: ended by {name}" in (Path(__file__).parents[2] / "docs/cli.md").read_text(encoding="utf-8")
 
 
 AGAIN = """
