@@ -16,6 +16,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import tcnn as library
+from tcnn.cli.commands.runs.finetune import default_name
 
 Run = Callable[..., Any]
 TINY = (
@@ -130,6 +131,17 @@ def test_every_option_is_a_setting(tcnn: Run, option: str) -> None:
     assert {name for name in plain if plain[name] != shown[name]} == {key} - (
         {"device"} if plain["device"] == "cpu" else set()
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("hf-hub:timm/resnet18.a1_in1k", "resnet18.a1_in1k"), ("local-dir:a b", "a_b"), ("ශ්\u200dරී.safetensors",) * 2,
+        ("می\u200cخواهم.safetensors",) * 2, ("a\x1b\u202eb\u3000c", "a__b_c"),
+    ],
+)  # fmt: skip
+def test_a_run_is_called_as_its_model(model: str, name: str) -> None:
+    assert default_name(model) == name.removesuffix(".safetensors")
 
 
 def test_what_is_printed_can_be_given(tcnn: Run, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from unicodedata import category
 
 import typer
 
@@ -35,6 +36,10 @@ from tcnn.processes import keep_freed_memory, loading
 if TYPE_CHECKING:
     from tcnn.evaluation.comparing.before_after import BeforeAfter
     from tcnn.training.single_run import FinetuneResult
+
+_KEPT = "._-\u200c\u200d"
+"""Of a model's name, in the name of its run's directory, beside letters, digits and the marks that belong to letters:
+the last two join and part letters."""
 
 
 def command(
@@ -198,4 +203,4 @@ def default_directory(model: str, existing: bool) -> Path:
 def default_name(model: str) -> str:
     """A directory name from a model's name or path."""
     stem = Path(model.partition(":")[2] or model).name.removesuffix(".safetensors")
-    return "".join(c if c.isalnum() or c in "._-" else "_" for c in stem) or "run"
+    return "".join(c if c.isalnum() or c in _KEPT or category(c).startswith("M") else "_" for c in stem) or "run"
