@@ -70,7 +70,7 @@ class Resumed:
         """Write what the run goes on with to config.json, if anything changed: the next resume is compared with it."""
         before = self._before
         home = {"directory": before["directory"]} if "directory" in before else working_directory(sources)
-        if self._changes:
+        if self._changes or self.record["earlier"] != before.get("earlier", self.record["earlier"]):
             self._run.write_record({**self.record, **home})
 
 
@@ -103,7 +103,7 @@ def _continued(
         if not _same_part(before, record) and until_now._asdict() not in earlier:
             earlier.insert(0, until_now._asdict())
     config = dict(record["config"])
-    found = {**record, "earlier": earlier, "config": config}
+    found = {**record, "earlier": earlier, "config": config, "weights": before.get("weights", record["weights"])}
     for key in PATHS:  # as seen from the directory in which the run began, which config.json keeps
         found[key] = _kept(before, before.get(key), record[key])
     config["teacher"] = _kept(before, with_defaults(before.get("config", {}))["teacher"], config["teacher"])
@@ -118,11 +118,18 @@ def _same_part(before: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
         all(_same(before, key, record) for key in ("data", "val"))
         and all(then.get(key) == now[key] for key in ("val_split", "seed"))
         and _as_many(before, record)
+        and not _reordered(before, record)
     )
 
 
 def _as_many(before: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
     return bool(before.get("image_count", record["image_count"]) == record["image_count"])
+
+
+def _reordered(before: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
+    """Whether they are the same images in another order, as where some are of other classes now."""
+    then, now = ((one.get("images"), one.get("image_set")) for one in (before, record))
+    return None not in then and then[0] != now[0] and then[1] == now[1]
 
 
 def _same(before: Mapping[str, Any], key: str, record: Mapping[str, Any]) -> bool:

@@ -83,6 +83,16 @@ def test_a_data_set_that_has_grown(here: Path, data: Path) -> None:
     assert told(go_on(here, 2).last, data) == (False, True, 36)
 
 
+def test_images_of_other_classes_than_before(here: Path, data: Path) -> None:
+    """Noted and not refused; others are held out of them, which the run has learned from."""
+    one, other = data / "blue" / "7.png", data / "red" / "7.png"  # among those that make the fingerprint
+    blue = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(blue)
+    assert told(go_on(here, 2).last, data) == (False, True, 30)
+    assert told(go_on(here, 3).last, data) == (False, True, 30)
+
+
 def test_the_record_says_what_changed_and_the_next_resume_is_compared_with_it(here: Path, data: Path) -> None:
     """config.json and the report had the first settings for ever."""
     go_on(here, 2, seed=5)
