@@ -37,7 +37,7 @@ def list_jobs(
     kind: Annotated[str | None, typer.Option(help="transform, finetune or evaluate.", metavar="KIND")] = None,
     search: Annotated[
         str | None,
-        typer.Option(help="Only jobs with these words in their name, tags, note, id or request.", metavar="WORDS"),
+        typer.Option(help="Only jobs with these words in name, tags, note, id, request or uploads.", metavar="WORDS"),
     ] = None,
     tag: Annotated[
         list[str] | None, typer.Option(help="Only jobs with this tag; repeatable: with all tags.", metavar="TAG")

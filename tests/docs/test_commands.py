@@ -31,7 +31,8 @@ NOT_RUN: tuple[tuple[str, str], ...] = (
     (r"HF_HOME=\S+ tcnn", "two machines: tests/cli/test_cli_processes.py"),
     (r"make\b", "a target of the Makefile"),
     (r"(/opt/tcnn/bin/)?pip install|python3 -m venv|pre-commit", "installs: tests/deploy"),
-    (r"docker\b|useradd|install -|systemctl|printf|openssl|sqlite3|pg_dump|pg_restore|rsync|export\b|ray\b",
+    (r"docker\b|useradd|install -|systemctl|printf|openssl|sqlite3|psql|pg_dump|pg_restore|"
+     r"rsync|rm --force|mv\b|export\b|ray\b",
      "an administrator's: tests/deploy"),
     (r"(\.venv/bin/)?python\b|with-tcnn|alias with-tcnn", "a script: test_timm_scripts.py runs timm's"),
     (r"curl\b", "asks a server: test_http_api_page.py"),
@@ -47,7 +48,7 @@ EXPECTED = {
     "a script": 8,
     "a target of the Makefile": 12,
     "installs": 7,
-    "an administrator's": 29,
+    "an administrator's": 37,
 }
 """Commands of the documentation, by what becomes of them here."""
 

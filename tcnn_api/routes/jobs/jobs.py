@@ -63,8 +63,8 @@ async def index(
     q: Annotated[
         Search,
         Query(
-            description="Only jobs whose name, tags, note, id or request contain all of these words, ignoring "
-            "case. Searches the newest 100,000 jobs that pass the other filters."
+            description="Only jobs whose name, tags, note, id, request and uploads' names contain all of these "
+            "words, ignoring case. Searches the newest 100,000 jobs that pass the other filters."
         ),
     ] = "",
     tag: Annotated[

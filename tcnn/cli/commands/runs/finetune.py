@@ -203,4 +203,5 @@ def default_directory(model: str, existing: bool) -> Path:
 def default_name(model: str) -> str:
     """A directory name from a model's name or path."""
     stem = Path(model.partition(":")[2] or model).name.removesuffix(".safetensors")
-    return "".join(c if c.isalnum() or c in _KEPT or category(c).startswith("M") else "_" for c in stem) or "run"
+    kept = "".join(c if c.isalnum() or c in _KEPT or category(c).startswith("M") else "_" for c in stem)
+    return kept.strip(".") or "run"  # ".." is a directory, and one with a dot before it is hidden
