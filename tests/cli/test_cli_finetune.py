@@ -137,7 +137,8 @@ def test_every_option_is_a_setting(tcnn: Run, option: str) -> None:
     ("model", "name"),
     [
         ("hf-hub:timm/resnet18.a1_in1k", "resnet18.a1_in1k"), ("local-dir:a b", "a_b"), ("ශ්\u200dරී.safetensors",) * 2,
-        ("می\u200cخواهم.safetensors",) * 2, ("a\x1b\u202eb\u3000c", "a__b_c"), ("..", "run"), ("models/.hidden", "hidden"),
+        ("می\u200cخواهم.safetensors",) * 2, ("a\x1b\u202eb\u3000c", "a__b_c"),
+        ("..", "run"), ("models/.hidden", "hidden"),
     ],
 )  # fmt: skip
 def test_a_run_is_called_as_its_model(model: str, name: str) -> None:
