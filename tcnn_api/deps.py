@@ -6,10 +6,12 @@ All of them are coroutines: a plain function would take a turn on a thread, for 
 import difflib
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+from anyio import to_thread
 from fastapi import Depends, Header, Path, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.params import Query
@@ -19,7 +21,7 @@ from prometheus_client import CollectorRegistry
 from tcnn.config.base import LONGEST_KEY
 from tcnn.errors import RequestError
 from tcnn_api.access.keys import LOCAL, Principal, missing
-from tcnn_api.errors import MOST_ERRORS
+from tcnn_api.errors import MOST_ERRORS, NotOwn
 from tcnn_api.pools import Pools
 from tcnn_api.responses.stream import Still, Streams
 from tcnn_api.settings import ApiSettings
@@ -112,10 +114,39 @@ async def _job_id(
 StoreDep = Annotated[Store, Depends(_store)]
 Tenant = Annotated[str, Depends(_tenant)]
 Reach = Annotated[str | None, Depends(_reach)]
+OfTenant = Annotated[
+    str | None, Query(description="Only those of this tenant; another tenant's require the scope `admin`.")
+]
 StillValid = Annotated[Still, Depends(_still)]
 AdminOnly = Depends(_admin_only)
 OperatorOnly = Depends(_operator_only)
 JobId = Annotated[str, Depends(_job_id)]
+
+
+def within(reach: str | None, tenant: str | None, principal: Principal) -> str | None:
+    """Whose a list has: what may be seen, or one tenant's of it. Raises `MissingScope` for another's."""
+    if tenant is None or reach in (None, tenant):
+        return tenant or reach
+    raise missing(Scope.ADMIN, principal)
+
+
+async def _changer(job: JobId, store: StoreDep, own: Tenant, reach: Reach) -> str:
+    """Whose jobs the request may change: the tenant's own. Whoever sees everybody's hears why not another's."""
+    if reach is None:
+        with suppress(JobNotFound):
+            found = await to_thread.run_sync(store.get, job)
+            refuse_anothers("job", found.owner, own)
+    return own
+
+
+def refuse_anothers(noun: str, owner: str, own: str) -> None:
+    """Raise `NotOwn` for what another tenant has."""
+    if owner != own:
+        may = "look at it and cancel it" if noun == "job" else "look at it"
+        raise NotOwn(f"expected a {noun} of {own}, found one of {owner}: this key may {may}; use a key of {owner}")
+
+
+Changer = Annotated[str, Depends(_changer)]
 AUTHENTICATED = [Depends(_bearer)]
 """Documents the key in OpenAPI: for `APIRouter(dependencies=AUTHENTICATED)`."""
 

@@ -108,6 +108,10 @@ class MissingScope(RequestError):
     """A key that is not for this."""
 
 
+class NotOwn(RequestError):
+    """Another tenant's, which the key may see and not change; whoever may not see it is told that there is none."""
+
+
 class UnsupportedMedia(RequestError):
     """A body of another media type."""
 
@@ -141,6 +145,7 @@ STATUS: tuple[tuple[type[TcnnError], int, str | None], ...] = (
     (Unauthorized, 401, "Authorization"),
     (Forbidden, 403, "Host"),
     (MissingScope, 403, "Authorization"),
+    (NotOwn, 403, "id"),
     (TooManyStreams, 429, None),
     (TooManyKeys, 429, None),
     (TooManyAtOnce, 429, None),

@@ -6,7 +6,8 @@ import { guardDrops } from "./components/dropping.js";
 import { untilBack } from "./components/parts.js";
 import { forgetNames } from "./components/names.js";
 import { keepPlaces, placed } from "./components/places.js";
-import { Problem, get, key, onKeyForgotten, onKeyGiven, onKeyNeeded, onStanding, reached, whenBack, whose } from "./server/http.js";
+import { Problem, get, key, onKeyForgotten, onKeyGiven, onKeyNeeded, onStanding, reached, whose } from "./server/http.js";
+import { rights } from "./server/rights.js";
 import * as edited from "./forms/edit-request.js";
 import * as attention from "./attention/attention.js";
 import * as checkpoint from "./uploads/checkpoint.js";
@@ -168,6 +169,18 @@ function keys() {
   function changed() {
     forgetNames();
     if (!key.isLent()) route();
+    stand();
+  }
+
+  /** Say whose the key is; what it is not for is not offered. */
+  function stand() {
+    if (key.isLent()) return;
+    const own = key.own();
+    rights().then(({ tenant, changes }) => {
+      if (own !== key.own()) return;
+      if (own) told(tenant);
+      document.body.classList.toggle("looking", !changes);
+    }).catch(() => {});
   }
 
   function forgotten() {
@@ -200,18 +213,16 @@ function keys() {
     if (dialog.open || key.isLent()) return; // a link's page says itself that it has ended
     asking ??= key.borrow().then(async (found) => (found ? (await accept(found), changed()) : open(had))).catch(() => open(had)).finally(() => (asking = null));
   });
-  onKeyGiven((given, waited) => {
+  onKeyGiven((waited) => {
     if (asking) return; // it hears of it, too
     button.hidden = false;
     button.replaceChildren("Key"); // until it is known whose
     if (waited) dialog.close();
     else announce("Another window has changed the key.");
     changed();
-    whose(given).then(({ tenant }) => given === key.own() && told(tenant)).catch(() => {});
   });
   onKeyForgotten(forgotten);
-  const begin = () => whose(key.get()).then(({ tenant }) => told(tenant)).catch((problem) => problem.passes && whenBack(begin));
-  if (key.get()) begin();
+  stand();
 }
 
 // What stays in view below the bar must know how high it is: on a phone it has two lines.

@@ -14,7 +14,7 @@ from fastapi import Request
 
 from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn.files import storage_errors
-from tcnn_api.deps import Service, idempotency_key
+from tcnn_api.deps import Service, idempotency_key, refuse_anothers
 from tcnn_api.errors import Refused
 from tcnn_api.uploading.forms import Received, received
 from tcnn_jobs.artifacts.layout import checked
@@ -88,12 +88,13 @@ async def _accept(
         return await parts.pools.disk.run(owner, publish)
 
 
-async def forget(parts: Service, identifier: str, kind: str, owner: str) -> None:
+async def forget(parts: Service, identifier: str, kind: str, owner: str, reach: str | None) -> None:
     """Delete an upload, its row first: files without a row are swept, a row without files would lie.
 
-    Raises `UploadNotFound`, and `WrongState` while a job that waits or runs needs it; nothing once the row is gone.
+    Raises `UploadNotFound`, `NotOwn` for another tenant's that may be seen, and `WrongState` while a job that waits or
+    runs needs it; nothing once the row is gone.
     """
-    await to_thread.run_sync(parts.store.upload, identifier, kind, owner)
+    refuse_anothers(kind, (await to_thread.run_sync(parts.store.upload, identifier, kind, reach)).owner, owner)
     upload = await to_thread.run_sync(parts.store.remove_upload, identifier, owner)
     await parts.pools.remove(owner, parts.artifacts.remove_upload, upload)
 

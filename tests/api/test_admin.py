@@ -46,7 +46,10 @@ def test_sees_what_all_tenants_have(admin: TestClient, make: Make, upload: Calla
     data, checkpoint = upload(owner="alice"), upload("checkpoint", owner="bob")
     assert admin.get(f"/datasets/{data}").status_code == 200
     assert admin.get(f"/checkpoints/{checkpoint}").status_code == 200
-    assert data in [one["id"] for one in admin.get("/datasets?limit=100").json()["data"]]
+    assert (data, "alice") in [(one["id"], one["tenant"]) for one in admin.get("/datasets?limit=100").json()["data"]]
+    for tenant, found in (("alice", 1), ("bob", 0)):
+        listed = admin.get("/datasets", params={"limit": 100, "tenant": tenant}).json()["data"]
+        assert [one["id"] for one in listed].count(data) == found
 
 
 def test_cancels_everybodys_jobs(admin: TestClient, make: Make, service: Service) -> None:
@@ -62,17 +65,21 @@ def test_changes_nothing_else(
     """Alone it submits nothing; beside `submit` it submits as its own tenant, and others' things stay theirs."""
     job, data = make(Status.CANCELLED, owner="alice").id, upload(owner="alice")
     changes = [
-        ("POST", f"/jobs/{job}/resume", 404), ("DELETE", f"/jobs/{job}", 404), ("DELETE", f"/datasets/{data}", 404),
-        ("POST", f"/jobs/{job}/attention/images", 404), ("POST", f"/jobs/{job}/predict", 404),
-        ("POST", "/transform", 202),
+        ("POST", f"/jobs/{job}/resume", 403), ("DELETE", f"/jobs/{job}", 403), ("DELETE", f"/datasets/{data}", 403),
+        ("POST", f"/jobs/{job}/attention/images", 403), ("POST", f"/jobs/{job}/predict", 403),
+        ("POST", f"/jobs/{job}/shares", 403), ("PATCH", f"/jobs/{job}", 403), ("POST", "/transform", 202),
     ]  # fmt: skip
     both = client(Scope.ADMIN, Scope.SUBMIT)
     for method, path, status in changes:
-        body = {"json": {"model": "resnet18", "pretrained": False}} if path == "/transform" else {}
+        body = {"json": {"model": "resnet18", "pretrained": False} if path == "/transform" else {}}
         refusal(admin.request(method, path, **body), 403, "Authorization")
         answer = both.request(method, path, **body)
         assert answer.status_code == status, path
+        if status == 403:
+            assert "found one of alice: this key may look at it" in refusal(answer, 403, "id")["detail"]
+            refusal(client(Scope.READ, Scope.SUBMIT).request(method, path, **body), 404)
     assert answer.json()["tenant"] == "operations"
+    refusal(both.delete(f"/jobs/job_{'9' * 24}"), 404)
 
 
 def test_nobody_else_sees_more_than_before(
@@ -83,6 +90,8 @@ def test_nobody_else_sees_more_than_before(
         refusal(other.get(f"/jobs/{job}"), 404)
         told = refusal(other.get("/jobs", params={"tenant": "bob"}), 403, "Authorization")
         assert "expected a key with the scope admin, found one with read" in told["detail"]
+        for kind in ("datasets", "checkpoints", "weights"):
+            refusal(other.get(f"/{kind}", params={"tenant": "bob"}), 403, "Authorization")
         refusal(other.get("/audit"), 403, "Authorization")
     mine = alice.get("/jobs", params={"tenant": "alice"})
     assert mine.status_code == 200 and {one["tenant"] for one in mine.json()["data"]} <= {"alice"}

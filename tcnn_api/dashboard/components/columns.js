@@ -10,6 +10,7 @@ const PLAIN = {
   finished: { word: "Finished", text: (job) => since(job.finished_at), tip: (job) => date(job.finished_at) },
   duration: { word: "Duration", text: (job) => duration(seconds(job)) },
   what: { word: "Task", text: deed, unsorted: true },
+  tenant: { word: "Tenant", text: (job) => job.tenant, unsorted: true },
   status: { word: "Status", text: (job) => STATUS[job.status].word, unsorted: true },
 };
 

@@ -3,13 +3,16 @@
 import { renamed } from "./names.js";
 import { count, date, title } from "./format.js";
 import { get } from "../server/http.js";
+import { rights } from "../server/rights.js";
 
 const PAGE = 100; // what the server gives at a time
 const MOST = 1000; // what people look through; then pages of older ones lead to the forms
 
-/** All that a list has, the newest first, up to `MOST`: `{data, more}`. */
-export async function every(path, { query = {}, signal } = {}) {
+/** All that a list has of the key's own tenant, whose alone a request may name, the newest first, up to `MOST`: `{data, more}`. */
+export async function every(path, { query: asked = {}, signal } = {}) {
   const data = [];
+  const { several, tenant } = await rights().catch(() => ({})); // what the list's own answer says, too
+  const query = { ...asked, ...(several && { tenant }) };
   for (;;) {
     const after = data.at(-1)?.id;
     const page = await get(`${path}?${new URLSearchParams({ ...query, limit: PAGE, ...(after && { after }) })}`, { signal });

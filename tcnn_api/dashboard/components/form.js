@@ -3,6 +3,7 @@
 import { fresh, h, say } from "../dom.js";
 import { mean } from "./lists.js";
 import { busy, untilBack } from "./parts.js";
+import { notAllowed } from "./tenants.js";
 import { Away, Problem, once, post } from "../server/http.js";
 
 /** A labelled control. `name` is the server's dotted name of the field. */
@@ -211,6 +212,7 @@ export function keeping(form, { more = () => ({}), changed = () => {} } = {}) {
  * What is wrong is told beside its fields, whose names the server begins with `prefix`, and the rest in `summary`.
  */
 export function sending(form, summary, { ready, body }) {
+  form.prepend(notAllowed("submit"));
   return (control, done, prefix = "") => busy(control, async () => {
     clear(form);
     summary.hidden = true;

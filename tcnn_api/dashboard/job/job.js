@@ -13,13 +13,14 @@ import { notifier } from "./notify.js";
 import { drawResults } from "./results.js";
 import { share } from "./share.js";
 import { badge, bar, card, pairs, refused, setBadge, setBar, sure, trouble } from "../components/parts.js";
+import { rights, rightsTo } from "../server/rights.js";
 import { follow, onReturn } from "../server/stream.js";
 import { training as trainingCard } from "./training.js";
 
 export function show(main, id) {
   document.title = "Job · tcnn";
   const url = `jobs/${id}`;
-  const state = { job: null, stop: () => {}, told: "", known: null };
+  const state = { job: null, rights: null, stop: () => {}, told: "", known: null };
   main.append(h("p", { class: "loading" }, "Loading the job…"));
 
   const current = () => state.job;
@@ -27,6 +28,7 @@ export function show(main, id) {
   const heading = h("h1");
   const sign = badge("queued");
   const about = h("p", { class: "muted" });
+  const why = h("p", { class: "hint" });
   const actions = h("div", { class: "actions" });
   const labels = [
     editable("name", { current, saved, draw: () => heading }),
@@ -47,7 +49,7 @@ export function show(main, id) {
 
   const body = [
     h("div", { class: "head" }, h("div", {}, h("p", { class: "crumb" }, h("a", { href: "#/" }, "Jobs"), " / ", h("code", {}, id)),
-      h("div", { class: "titled" }, labels[0].element, sign), about, h("div", { class: "labels" }, labels.slice(1).map((one) => one.element))), actions),
+      h("div", { class: "titled" }, labels[0].element, sign), about, why, h("div", { class: "labels" }, labels.slice(1).map((one) => one.element))), actions),
     refusal, now, results, training.element, asked, copies(current), events.element, log.element,
   ];
 
@@ -76,7 +78,7 @@ export function show(main, id) {
   function head(job) {
     document.title = `${STATUS[job.status].icon} ${title(job)} · tcnn`;
     say(heading, title(job));
-    say(about, `${deed(job)} · submitted ${date(job.created_at)}`);
+    say(about, `${deed(job)} · submitted ${date(job.created_at)}${state.rights?.several ? ` · tenant ${job.tenant}` : ""}`);
   }
 
   function settings() {
@@ -108,22 +110,26 @@ export function show(main, id) {
 
   function drawActions(job) {
     const wanted = [];
-    if (!ENDED.has(job.status)) wanted.push(["Cancel", "cancel", job.cancel_requested]);
+    const may = state.rights ? rightsTo("job", job.tenant, state.rights) : { changes: true, cancels: true, why: "" };
+    const clones = state.rights?.changes ?? true;
+    say(why, key.isLent() ? "" : may.why);
+    main.classList.toggle("fixed", !may.changes);
+    if (!ENDED.has(job.status) && may.cancels) wanted.push(["Cancel", "cancel", job.cancel_requested]);
     const again = job.status === "failed" || job.status === "cancelled";
-    if (again) wanted.push(["Resume", "resume", false]);
-    if (ENDED.has(job.status)) wanted.push(["Delete", "delete", false]);
-    const drawn = JSON.stringify([wanted, again, Boolean(job.result?.checkpoint)]);
+    if (again && may.changes) wanted.push(["Resume", "resume", false]);
+    if (ENDED.has(job.status) && may.changes) wanted.push(["Delete", "delete", false]);
+    const drawn = JSON.stringify([wanted, again, Boolean(job.result?.checkpoint), may, clones]);
     if (actions.dataset.drawn === drawn) return;
     const focused = actions.contains(document.activeElement);
     actions.dataset.drawn = drawn;
     actions.replaceChildren(
-      ...(job.result?.checkpoint ? [h("a", { class: "button main", href: `#/jobs/${id}/attention` }, "Explore attention"),
+      ...(job.result?.checkpoint && may.changes ? [h("a", { class: "button main", href: `#/jobs/${id}/attention` }, "Explore attention"),
         h("a", { class: "button", href: `#/finetune?job=${id}` }, "Fine-tune it"), h("a", { class: "button", href: `#/evaluate?job=${id}` }, "Evaluate it")] : []),
-      h("a", { class: again ? "button main" : "button", href: `#/${job.kind}?from=${id}` }, again ? "Edit and run again" : "Clone and edit"),
+      ...(clones ? [h("a", { class: again ? "button main" : "button", href: `#/${job.kind}?from=${id}` }, again ? "Edit and run again" : "Clone and edit")] : []),
       ...wanted.map(([word, verb, disabled]) =>
         h("button", { type: "button", class: verb === "delete" ? "danger" : "", disabled, onclick: () => act(verb) }, disabled ? "Stopping…" : word)),
       ...(ENDED.has(job.status) || !notice.element ? [] : [notice.element]),
-      ...(key.get() && !key.isLent() ? [h("button", { type: "button", onclick: () => share(job) }, "Share")] : []),
+      ...(key.get() && !key.isLent() && may.changes ? [h("button", { type: "button", onclick: () => share(job) }, "Share")] : []),
     );
     if (focused) (actions.querySelector("button:not(:disabled), a") ?? heading).focus();
   }
@@ -239,6 +245,10 @@ export function show(main, id) {
       trouble(error, error.status === 404 ? null : load), ...elsewhere());
   });
   load();
+  rights().then((now) => {
+    state.rights = now;
+    if (state.job && !state.gone) draw(state.job);
+  }, () => {});
   return leave;
 }
 

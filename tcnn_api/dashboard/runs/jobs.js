@@ -5,6 +5,8 @@ import { STATUS, date, deed, since, standing, title } from "../components/format
 import { get } from "../server/http.js";
 import { learn } from "../components/names.js";
 import { badge, bar, beganAfterNothing, setBadge, setBar, trouble } from "../components/parts.js";
+import { tenantFilter } from "../components/tenants.js";
+import { rights } from "../server/rights.js";
 import { follow } from "../server/stream.js";
 
 const LIMIT = 20;
@@ -12,22 +14,24 @@ const KINDS = { transform: "Convert", finetune: "Fine-tune", evaluate: "Evaluate
 
 export function show(main, query) {
   document.title = "Jobs · tcnn";
-  const filters = { status: query.get("status") ?? "", kind: query.get("kind") ?? "" };
+  const filters = { status: query.get("status") ?? "", kind: query.get("kind") ?? "", tenant: query.get("tenant") ?? "" };
   const after = query.get("after") ?? "";
   const asked = new URLSearchParams({ limit: LIMIT });
   for (const [name, value] of Object.entries({ ...filters, after })) if (value) asked.set(name, value);
 
+  let several = false; // tenants whose jobs may be among them
+  const tenants = tenantFilter("filter-tenant", filters.tenant, (tenant) => go({ ...filters, tenant }, "filter-tenant"));
   const list = h("ul", { class: "jobs", "aria-label": "Jobs" });
   const state = h("div", { class: "state" }, h("p", { class: "loading" }, "Loading jobs…"));
   const pager = h("nav", { class: "pager", "aria-label": "Pages" });
   main.append(
     h("div", { class: "head" },
       h("h1", {}, "Jobs"),
-      h("div", { class: "actions" }, h("a", { class: "button main", href: "#/transform" }, "Convert a model")),
+      h("div", { class: "actions" }, h("a", { class: "button main changes", href: "#/transform" }, "Convert a model")),
     ),
     h("form", { class: "filters", "aria-label": "Filter the jobs", onsubmit: (event) => event.preventDefault() },
       choice("Status", "status", filters, Object.entries(STATUS).map(([value, { word }]) => [value, word])),
-      choice("Kind", "kind", filters, Object.entries(KINDS)),
+      choice("Kind", "kind", filters, Object.entries(KINDS)), tenants.element,
     ),
     list, state, pager,
   );
@@ -39,7 +43,7 @@ export function show(main, query) {
   function take({ order: now, changed, has_more: more }) {
     state.replaceChildren();
     for (const job of changed) {
-      const row = rows.get(job.id) ?? make(job);
+      const row = rows.get(job.id) ?? make(job, () => several);
       if (rows.has(job.id) && row.status !== job.status) announce(`${title(job)}: ${STATUS[job.status].word}`);
       rows.set(job.id, row);
       row.update(job);
@@ -54,6 +58,7 @@ export function show(main, query) {
       for (const id of rows.keys()) if (!now.includes(id)) rows.delete(id);
       order = now;
     }
+    tenants.offer(changed.map((job) => job.tenant));
     learn(changed).then((news) => news && rows.forEach((row) => row.retell()));
     if (!now.length) state.replaceChildren(empty(filters, after));
     const key = `${more} ${now.at(-1)}`;
@@ -83,6 +88,7 @@ export function show(main, query) {
       state.replaceChildren(after && problem.status === 404 ? beganAfterNothing(at({})) : trouble(problem.message, () => location.reload()));
     },
   });
+  rights().then((now) => (several = now.several) && rows.forEach((row) => row.retell()), () => {});
   const clock = setInterval(() => rows.forEach((row) => row.tick()), 1000);
   return () => (stop(), clearInterval(clock));
 }
@@ -92,27 +98,28 @@ function choice(label, name, filters, options) {
     h("option", { value: "" }, "All"),
     options.map(([value, word]) => h("option", { value, selected: filters[name] === value }, word)),
   );
-  field.addEventListener("change", () => {
-    const now = Object.entries({ ...filters, [name]: field.value }).filter(([, value]) => value);
-    location.hash = `#/?${new URLSearchParams(Object.fromEntries(now))}`;
-    // The page is made anew: the focus goes back to where it was.
-    addEventListener("hashchange", () => setTimeout(() => document.getElementById(`filter-${name}`)?.focus()), { once: true });
-  });
+  field.addEventListener("change", () => go({ ...filters, [name]: field.value }, `filter-${name}`));
   return h("div", {}, h("label", { for: `filter-${name}` }, label), field);
+}
+
+function go(filters, id) {
+  location.hash = `#/?${new URLSearchParams(Object.fromEntries(Object.entries(filters).filter(([, value]) => value)))}`;
+  // The page is made anew: the focus goes back to where it was.
+  addEventListener("hashchange", () => setTimeout(() => document.getElementById(id)?.focus()), { once: true });
 }
 
 function empty(filters, after) {
   if (after) return h("p", { class: "empty" }, "There are no older jobs.");
-  if (filters.status || filters.kind) return h("p", { class: "empty" }, "No jobs match. ", h("a", { href: "#/" }, "Show all"));
+  if (Object.values(filters).some(Boolean)) return h("p", { class: "empty" }, "No jobs match. ", h("a", { href: "#/" }, "Show all"));
   return h("div", { class: "empty" },
     h("h2", {}, "Nothing here yet"),
     h("p", {}, "Convert a pretrained CNN into a Transformed CNN that computes the same function, then fine-tune it and look at what its heads attend to."),
-    h("p", {}, h("a", { class: "button main", href: "#/transform" }, "Convert a model")),
+    h("p", {}, h("a", { class: "button main changes", href: "#/transform" }, "Convert a model")),
   );
 }
 
 /** One job's row: made once, changed in place. */
-function make(job) {
+function make(job, several) {
   const sign = badge(job.status);
   const name = h("span", { class: "name" }, title(job));
   const what = h("span", { class: "muted" });
@@ -139,7 +146,7 @@ function make(job) {
     },
     retell: () => {
       say(name, title(row.now));
-      const told = [deed(row.now), ...row.now.tags.flatMap((tag) => [" ", h("bdi", {}, `#${tag}`)])]; // in letters of any direction
+      const told = [several() && `${row.now.tenant} · `, deed(row.now), ...row.now.tags.flatMap((tag) => [" ", h("bdi", {}, `#${tag}`)])].filter(Boolean); // in letters of any direction
       if (what.textContent !== told.map((part) => part.textContent ?? part).join("")) what.replaceChildren(...told);
       say(where, standing(row.now)); // it may wait for a job by name
     },

@@ -10,8 +10,11 @@ import { learn } from "../components/names.js";
 import { badge, beganAfterNothing, trouble } from "../components/parts.js";
 import { putRows } from "../components/rows.js";
 import { scrolling } from "../components/scrolling.js";
+import { tenantFilter } from "../components/tenants.js";
+import { rights } from "../server/rights.js";
 import { onReturn } from "../server/stream.js";
 
+const FILTERS = ["q", "status", "kind", "tenant", "after"];
 const LIMIT = 50;
 const EVERY = 5000; // milliseconds between looks
 export const MOST = 7; // runs that are compared: a chart has so many colours
@@ -20,11 +23,13 @@ const KINDS = { transform: "Convert", finetune: "Fine-tune", evaluate: "Evaluate
 export function show(main, query) {
   document.title = "Runs · tcnn";
   const state = {
-    q: query.get("q") ?? "", status: query.get("status") ?? "", kind: query.get("kind") ?? "", tag: query.getAll("tag"),
+    q: query.get("q") ?? "", status: query.get("status") ?? "", kind: query.get("kind") ?? "", tenant: query.get("tenant") ?? "", tag: query.getAll("tag"),
     sort: query.get("sort") ?? "-created", after: query.get("after") ?? "",
     columns: query.has("columns") ? query.get("columns").split(",").filter(isColumn) : FIRST,
     selected: (query.get("selected") ?? "").split(",").filter((id) => /^job_[0-9a-z]+$/.test(id)),
   };
+  let standing = { several: false, tenant: null };
+  let plain = FIRST; // the columns of whoever has chosen none
   let jobs = [];
   let rows = new Map();
   let asking = new AbortController();
@@ -33,6 +38,7 @@ export function show(main, query) {
 
   const search = h("input", { type: "search", id: "search", placeholder: "Name, tag, note, model, data set, id", autocomplete: "off" });
   search.value = state.q;
+  const tenants = tenantFilter("runs-tenant", state.tenant, (tenant) => change({ tenant, after: "" }));
   const tags = h("div", { class: "chips" });
   const chosen = h("div", { class: "selection", role: "status" });
   const picker = h("details", { class: "picker", ontoggle: () => picker.open && drawPicker() }, h("summary", {}, "Columns"));
@@ -46,7 +52,7 @@ export function show(main, query) {
     h("form", { class: "filters", role: "search", "aria-label": "Find runs", onsubmit: (event) => (event.preventDefault(), find()) },
       h("div", { class: "wide" }, h("label", { for: "search" }, "Search"), search),
       choice("Status", "status", Object.entries(STATUS).map(([value, { word }]) => [value, word])),
-      choice("Kind", "kind", Object.entries(KINDS)), tags),
+      choice("Kind", "kind", Object.entries(KINDS)), tenants.element, tags),
     picker, table, trailer, pager);
 
   let typing;
@@ -70,10 +76,10 @@ export function show(main, query) {
   function address(changes = {}) {
     const now = { ...state, ...changes };
     const asked = new URLSearchParams();
-    for (const name of ["q", "status", "kind", "after"]) if (now[name]) asked.set(name, now[name]);
+    for (const name of FILTERS) if (now[name]) asked.set(name, now[name]);
     if (now.sort !== "-created") asked.set("sort", now.sort);
     for (const tag of now.tag) asked.append("tag", tag);
-    if (now.columns.join() !== FIRST.join()) asked.set("columns", now.columns.join());
+    if (now.columns.join() !== plain.join()) asked.set("columns", now.columns.join());
     if (now.selected.length) asked.set("selected", now.selected.join());
     return `#/runs?${asked}`;
   }
@@ -91,7 +97,7 @@ export function show(main, query) {
     asking.abort();
     asking = new AbortController();
     const asked = new URLSearchParams({ limit: LIMIT, results: false, sort: state.sort });
-    for (const name of ["q", "status", "kind", "after"]) if (state[name]) asked.set(name, state[name]);
+    for (const name of FILTERS) if (state[name]) asked.set(name, state[name]);
     for (const tag of state.tag) asked.append("tag", tag);
     try {
       const page = await get(`jobs?${asked}`, { signal: asking.signal });
@@ -115,6 +121,7 @@ export function show(main, query) {
 
   function take(page) {
     jobs = page.data;
+    tenants.offer(jobs.map((job) => job.tenant));
     draw();
     pager.replaceChildren(
       ...(state.after ? [h("button", { type: "button", onclick: () => change({ after: "" }).then(top) }, "First page")] : []),
@@ -168,7 +175,7 @@ export function show(main, query) {
     const tagged = editable("tags", { current, saved, draw: (one) => chips(one, (tag) => !state.tag.includes(tag) && change({ tag: [...state.tag, tag], after: "" })) });
     const tick = h("input", { type: "checkbox", "aria-label": `Select ${title(job)}`, checked: state.selected.includes(job.id),
       onchange: () => select(job.id, tick.checked) });
-    const element = h("tr", { "data-row": job.id },
+    const element = h("tr", { "data-row": job.id, class: standing.several && job.tenant !== standing.tenant ? "fixed" : null },
       h("td", {}, tick),
       h("th", { scope: "row" }, h("div", { class: "run" }, h("div", { class: "labels" }, name.element, tagged.element), h("span", { class: "muted" }, badge(job.status), deed(job)))),
       state.columns.map((column) => {
@@ -192,7 +199,7 @@ export function show(main, query) {
     chosen.replaceChildren(...(!many ? [h("span", { class: "muted" }, "Select runs to compare them.")] : [
       h("span", {}, many > MOST ? `${many} selected; at most ${MOST} can be compared` : `${many} selected`),
       many > 1 && many <= MOST && h("a", { class: "button main", href: `#/compare?jobs=${state.selected.join()}` }, "Compare"),
-      many === 1 && kind && h("a", { class: "button", href: `#/${kind}?from=${state.selected[0]}` }, "Clone and edit"),
+      many === 1 && kind && h("a", { class: "button changes", href: `#/${kind}?from=${state.selected[0]}` }, "Clone and edit"),
       h("button", { type: "button", class: "quiet", onclick: () => {
         state.selected = [];
         history.replaceState(null, "", address());
@@ -203,7 +210,7 @@ export function show(main, query) {
   }
 
   function drawPicker() {
-    const all = [...new Set([...state.columns, ...columnsOf(jobs)])];
+    const all = [...new Set([...state.columns, ...columnsOf(jobs)])].filter((name) => name !== "tenant" || standing.several);
     const groups = [["General", (name) => !name.includes(".")], ["Results", (name) => name.startsWith("metrics.")], ["Settings", (name) => name.startsWith("settings.")]];
     picker.replaceChildren(picker.firstElementChild, h("div", { class: "columns card" }, groups.map(([word, own]) =>
       h("fieldset", {}, h("legend", {}, word), all.filter(own).map((name) => {
@@ -218,6 +225,13 @@ export function show(main, query) {
 
   drawFilters();
   load();
+  rights().then((now) => {
+    if (over || !now.several) return;
+    standing = now;
+    plain = ["tenant", ...FIRST];
+    if (!query.has("columns")) state.columns = plain;
+    draw();
+  }, () => {});
   const unwatch = onReturn(() => (clearTimeout(timer), later())); // runs that have ended may have other names
   return () => {
     over = true;

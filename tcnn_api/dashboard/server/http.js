@@ -45,7 +45,7 @@ export function onKeyNeeded(call) {
   listeners.key.add(call);
 }
 
-/** Calls back with the key that another window was given, where it is not the one that this window had, and whether this one waited for it. */
+/** Calls back when another window was given a key that is not the one that this window had, with whether this one waited for it. */
 export function onKeyGiven(call) {
   listeners.given.add(call);
 }
@@ -114,7 +114,7 @@ others.addEventListener("message", ({ data }) => {
   if (data.ask && own && own !== wrong) others.postMessage({ key: own });
   if (data.key && data.key !== wrong) {
     sessionStorage.setItem(KEY, data.key);
-    if (data.key !== own) for (const call of listeners.given) call(data.key, !own || own === wrong);
+    if (data.key !== own) for (const call of listeners.given) call(!own || own === wrong);
   }
   if (data.forget && own !== null) {
     sessionStorage.removeItem(KEY);

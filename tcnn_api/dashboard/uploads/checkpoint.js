@@ -5,6 +5,7 @@ import { bytes, count, date, number, percent, short } from "../components/format
 import { ask, get } from "../server/http.js";
 import { card, pairs, refused, sure, trouble } from "../components/parts.js";
 import { scrolling } from "../components/scrolling.js";
+import { standing } from "../components/tenants.js";
 import { usedBy } from "./used-by.js";
 
 const SHOWN = 40; // class names
@@ -28,9 +29,11 @@ export function show(main, kind, id) {
   const load = () => get(`${kind}/${id}`, { signal: leaving.signal }).then((one) => {
     document.title = `${one.name} · tcnn`;
     const refusal = h("div", { role: "alert" });
+    const why = h("div");
+    standing(main, word, one.tenant, why);
     main.replaceChildren(
-      h("div", { class: "head" }, h("div", {}, h("p", { class: "crumb" }, h("a", { href: "#/checkpoints" }, "Checkpoints"), " / ", h("code", {}, id)), h("h1", {}, one.name)),
-        h("div", { class: "actions" },
+      h("div", { class: "head" }, h("div", {}, h("p", { class: "crumb" }, h("a", { href: "#/checkpoints" }, "Checkpoints"), " / ", h("code", {}, id)), h("h1", {}, one.name), why),
+        h("div", { class: "actions changes" },
           ways(one).map(([name, href], place) => h("a", { class: `button${place ? "" : " main"}`, href }, name)),
           h("button", { type: "button", class: "danger", onclick: () => remove(kind, one, word, refusal) }, "Delete"))),
       refusal, ...parts(one, leaving.signal), usedBy(id, leaving.signal));

@@ -6,6 +6,7 @@ import { bytes, count, date, number, percent } from "../components/format.js";
 import { ask, get } from "../server/http.js";
 import { busy, refused, sure, trouble } from "../components/parts.js";
 import { breakable, scrolling } from "../components/scrolling.js";
+import { standing } from "../components/tenants.js";
 import { usedBy } from "./used-by.js";
 
 const PAGE = 24;
@@ -19,9 +20,11 @@ export function show(main, id) {
   const load = () => get(`datasets/${id}`, { signal }).then((one) => {
     document.title = `${one.name} · tcnn`;
     const refusal = h("div", { role: "alert" });
+    const why = h("div");
+    standing(main, "data set", one.tenant, why);
     main.replaceChildren(
-      h("div", { class: "head" }, h("div", {}, h("p", { class: "crumb" }, h("a", { href: "#/data" }, "Data sets"), " / ", h("code", {}, id)), h("h1", {}, one.name)),
-        h("div", { class: "actions" },
+      h("div", { class: "head" }, h("div", {}, h("p", { class: "crumb" }, h("a", { href: "#/data" }, "Data sets"), " / ", h("code", {}, id)), h("h1", {}, one.name), why),
+        h("div", { class: "actions changes" },
           h("a", { class: "button main", href: `#/finetune?dataset=${id}` }, "Fine-tune on it"), h("a", { class: "button", href: `#/evaluate?dataset=${id}` }, "Evaluate on it"),
           h("button", { type: "button", class: "danger", onclick: () => remove(one, refusal) }, "Delete"))),
       refusal, facts(one), contents(id, signal), gallery(one, signal), usedBy(id, signal));

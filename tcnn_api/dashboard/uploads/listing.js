@@ -5,6 +5,7 @@ import { get } from "../server/http.js";
 import { beganAfterNothing, trouble } from "../components/parts.js";
 import { putRows } from "../components/rows.js";
 import { breakable, scrolling } from "../components/scrolling.js";
+import { rights } from "../server/rights.js";
 import { onUploaded } from "./outbox.js";
 
 const LIMIT = 50;
@@ -15,13 +16,15 @@ const LIMIT = 50;
  */
 export function listing(kind, { title, none, heads, cells, link, after, home, older, signal }) {
   const body = h("tbody");
+  const head = h("tr", {}, heads.map((word) => h("th", { scope: "col" }, word)));
   const table = scrolling(title, { class: "listing", hidden: true },
-    h("table", {}, h("thead", {}, h("tr", {}, heads.map((word) => h("th", { scope: "col" }, word)))), body));
+    h("table", {}, h("thead", {}, head), body));
   const state = h("div", { class: "state" }, h("p", { class: "loading" }, "Loading…"));
   const pager = h("nav", { class: "pager", "aria-label": `Pages of ${title}` });
   const row = (one) => h("tr", { "data-row": one.id }, h("th", { scope: "row", class: "long" }, h("a", { href: link(one) }, breakable(one.name))),
-    cells(one).map((value) => h("td", {}, value)));
+    [...cells(one), ...(several ? [one.tenant] : [])].map((value) => h("td", {}, value)));
   let turn = 0;
+  let several = false; // tenants whose things may be among them
 
   async function load() {
     const own = (turn += 1);
@@ -41,6 +44,12 @@ export function listing(kind, { title, none, heads, cells, link, after, home, ol
   }
 
   load();
+  rights().then((now) => {
+    if (!now.several) return;
+    several = true;
+    head.append(h("th", { scope: "col" }, "Tenant"));
+    return load();
+  }, () => {});
   onUploaded(table, (made, path) => path === kind && load());
   return [table, state, pager];
 }

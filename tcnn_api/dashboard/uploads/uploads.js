@@ -4,6 +4,7 @@ import { fresh, h, say } from "../dom.js";
 import { onDrop } from "../components/dropping.js";
 import { field, wrong } from "../components/form.js";
 import { bytes } from "../components/format.js";
+import { notAllowed } from "../components/tenants.js";
 import { found, onUploaded, send } from "./outbox.js";
 import { chosenFiles, filesOf, tar } from "./packing.js";
 
@@ -31,8 +32,8 @@ export function dropZone({ label, hint, accept, route, folders = false }) {
   const file = h("input", { type: "file", accept, id, multiple: true, "aria-describedby": `${id}-how` });
   const folder = folders && h("input", { type: "file", id: `${id}-folder`, webkitdirectory: true });
   const element = h("section", { class: "card uploads", "aria-label": label },
-    h("h2", {}, label),
-    h("div", { class: "drop" },
+    h("h2", {}, label), notAllowed("upload"),
+    h("div", { class: "drop changes" },
       h("div", { class: "pickers" },
         h("div", {}, h("label", { for: id }, "Files"), file),
         folder && h("div", {}, h("label", { for: `${id}-folder` }, "A folder of class folders"), folder)),

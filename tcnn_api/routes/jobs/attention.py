@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from tcnn.data.sources.names import FORMATS
 from tcnn.errors import RequestError
-from tcnn_api.deps import AUTHENTICATED, JobId, Service, ServiceDep, Tenant
+from tcnn_api.deps import AUTHENTICATED, Changer, JobId, Service, ServiceDep
 from tcnn_api.description.examples import answer
 from tcnn_api.description.openapi import problems
 from tcnn_api.errors import Refused
@@ -138,7 +138,7 @@ async def look(
     job: JobId,
     request: Request,
     parts: ServiceDep,
-    owner: Tenant,
+    owner: Changer,
     dataset: Annotated[
         str | None, Query(description="Use an image of this uploaded data set instead of a request body.")
     ] = None,
@@ -193,7 +193,7 @@ async def ask(
     job: JobId,
     request: Request,
     parts: ServiceDep,
-    owner: Tenant,
+    owner: Changer,
     image: Annotated[str, InPath(description="Id of the image.", examples=[IMAGE], max_length=40)],
     y: Y = 0.5,
     x: X = 0.5,

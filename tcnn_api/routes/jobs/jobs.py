@@ -9,14 +9,25 @@ from fastapi import APIRouter, Body, Header, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from tcnn.errors import RequestError
-from tcnn_api.access.keys import Principal, missing
-from tcnn_api.deps import AUTHENTICATED, Idempotency, JobId, Reach, ServiceDep, StillValid, StoreDep, Tenant
+from tcnn_api.access.keys import Principal
+from tcnn_api.deps import (
+    AUTHENTICATED,
+    Changer,
+    Idempotency,
+    JobId,
+    OfTenant,
+    Reach,
+    ServiceDep,
+    StillValid,
+    StoreDep,
+    Tenant,
+    within,
+)
 from tcnn_api.description import examples
 from tcnn_api.description.openapi import problems
 from tcnn_api.errors import Refused
 from tcnn_api.responses.stream import Turn
 from tcnn_api.schemas import JOB, EventList, EventView, JobLine, JobList, JobView, page_of
-from tcnn_jobs.model.accounts import Scope
 from tcnn_jobs.model.columns import Order
 from tcnn_jobs.model.jobs import Kind, Making, Status
 from tcnn_jobs.model.naming import MOST_TAGS, Labels, Search
@@ -57,9 +68,7 @@ async def index(
         Making | None,
         Query(description="Only jobs that have made a model, or only those that will make one if they succeed."),
     ] = None,
-    tenant: Annotated[
-        str | None, Query(description="Only jobs of this tenant; another tenant's require the scope `admin`.")
-    ] = None,
+    tenant: OfTenant = None,
     q: Annotated[
         Search,
         Query(
@@ -92,10 +101,7 @@ async def index(
     ids in their `order`, and the jobs that `changed`, without results; the first message has all jobs. `away` and
     `back` mean that the database is unreachable, and that it is reachable again.
     """
-    if tenant is not None and tenant != owner:
-        if owner is not None:
-            raise missing(Scope.ADMIN, request.state.principal)
-        owner = tenant
+    owner = within(owner, tenant, request.state.principal)
     order = _order(sort)
     look = partial(
         parts.store.list, owner, after=after, limit=limit, status=status, kind=kind, model=model, search=q,
@@ -150,7 +156,7 @@ def label(
     body: Annotated[Labels, Body(openapi_examples=examples.LABELS)],
     request: Request,
     store: StoreDep,
-    owner: Tenant,
+    owner: Changer,
     key: Idempotency,
 ) -> JobView:
     """Set a job's name, tags and note, whatever its status. Omitted fields stay unchanged, null removes one.
@@ -180,7 +186,7 @@ def cancel(job: JobId, request: Request, store: StoreDep, owner: Reach, key: Ide
     summary="Resume a job",
     responses={200: examples.answer(examples.QUEUED, "The job, queued again."), **problems(409)},
 )
-def resume(job: JobId, request: Request, store: StoreDep, owner: Tenant, key: Idempotency) -> JobView:
+def resume(job: JobId, request: Request, store: StoreDep, owner: Changer, key: Idempotency) -> JobView:
     """Queue a failed or cancelled job again, with all its attempts; training resumes from the last resume point.
 
     Refused (409) if something that it needs has been deleted.
@@ -190,7 +196,7 @@ def resume(job: JobId, request: Request, store: StoreDep, owner: Tenant, key: Id
 
 
 @router.delete("/{id}", status_code=204, summary="Delete a job", responses=problems(409))
-async def delete(job: JobId, parts: ServiceDep, owner: Tenant) -> None:
+async def delete(job: JobId, parts: ServiceDep, owner: Changer) -> None:
     """Delete a terminal job with its events, logs and files."""
     await to_thread.run_sync(parts.store.delete, job, owner)
     # The row first: files without a row are swept by the janitor, a row without files would lie. Then nothing fails.

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from tcnn.data.sources.names import FORMATS
-from tcnn_api.deps import AUTHENTICATED, JobId, Service, ServiceDep, Tenant
+from tcnn_api.deps import AUTHENTICATED, Changer, JobId, Service, ServiceDep
 from tcnn_api.description.examples import answer
 from tcnn_api.description.openapi import problems
 from tcnn_api.routes.jobs.pictures import IMAGE_BODY, ask_about_body, began_with, model_at, own_checkpoint
@@ -84,7 +84,7 @@ async def predict(
     job: JobId,
     request: Request,
     parts: ServiceDep,
-    owner: Tenant,
+    owner: Changer,
     top: Annotated[int, Query(ge=1, le=100, description="Number of classes per model.")] = 5,
 ) -> Response:
     """Classify an image as `tcnn predict` does, with the job's model and those that it was made from.

@@ -7,7 +7,7 @@ from fastapi import Path as InPath
 from pydantic import BaseModel, Field
 
 from tcnn_api.access.keys import LOCAL
-from tcnn_api.deps import AUTHENTICATED, Idempotency, JobId, StoreDep, Tenant
+from tcnn_api.deps import AUTHENTICATED, Changer, Idempotency, JobId, StoreDep
 from tcnn_api.description.examples import answer, listed
 from tcnn_api.description.openapi import problems
 from tcnn_api.errors import Refused
@@ -69,7 +69,7 @@ def create(
     job: JobId,
     request: Request,
     store: StoreDep,
-    owner: Tenant,
+    owner: Changer,
     key: Idempotency,
     body: Annotated[
         NewShare | None, Body(openapi_examples={"week": {"summary": "For a week", "value": {"days": 7}}})
@@ -92,7 +92,7 @@ def create(
 
 
 @router.get("/{id}/shares", summary="List the links to a job", responses={200: answer(listed(EXAMPLE), "Links.")})
-def index(job: JobId, store: StoreDep, owner: Tenant) -> ShareList:
+def index(job: JobId, store: StoreDep, owner: Changer) -> ShareList:
     """List the valid links, oldest first. Their secrets are not stored."""
     return ShareList(**page_of(map(ShareView.of, store.shares(job, owner)), more=False))
 
@@ -103,7 +103,7 @@ def revoke(
     share: Annotated[str, InPath(description="The link's id.", examples=[ID], max_length=100)],
     request: Request,
     store: StoreDep,
-    owner: Tenant,
+    owner: Changer,
 ) -> None:
     """Revoke a link; it stops working within three seconds. Idempotent."""
     request.state.job = job

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from tcnn.analysis.reading.model_info import ModelInfo
 from tcnn.version import __version__
-from tcnn_api.deps import AUTHENTICATED, KeyHeader, Reach, ServiceDep, StoreDep, Tenant
+from tcnn_api.deps import AUTHENTICATED, KeyHeader, OfTenant, Reach, ServiceDep, StoreDep, Tenant, within
 from tcnn_api.description.examples import answer, listed
 from tcnn_api.description.openapi import problems
 from tcnn_api.responses.head import answer_head
@@ -22,8 +22,9 @@ from tcnn_jobs.model.jobs import Upload
 KIND = "checkpoint"
 ID = "ckpt_0123456789abcdef01234567"
 EXAMPLE: dict[str, Any] = {
-    "id": ID, "name": "t_resnet50d.safetensors", "base_model": "resnet50d.ra2_in1k", "tcnn_version": __version__,
-    "layers": 3, "parameters": 26900000, "num_classes": 1000, "label_names": None, "trained": False, "size": 107600000,
+    "id": ID, "tenant": "alice", "name": "t_resnet50d.safetensors",
+    "base_model": "resnet50d.ra2_in1k", "tcnn_version": __version__, "layers": 3, "parameters": 26900000,
+    "num_classes": 1000, "label_names": None, "trained": False, "size": 107600000,
     "sha256": SHA256, "created_at": "2026-11-21T12:00:00.123Z",
 }  # fmt: skip
 INFO: dict[str, Any] = {
@@ -42,6 +43,7 @@ class CheckpointUpload(BaseModel):
     """An uploaded checkpoint."""
 
     id: str
+    tenant: str = Field(description="Tenant that owns it.")
     name: str = Field(description="Name of the uploaded file.")
     base_model: str = Field(description="timm name of the CNN that was converted.")
     tcnn_version: str = Field(description="Version of tcnn that wrote the file.")
@@ -57,7 +59,7 @@ class CheckpointUpload(BaseModel):
     @classmethod
     def of(cls, upload: Upload) -> "CheckpointUpload":
         """As its owner sees it."""
-        return cls(id=upload.id, name=upload.name, size=upload.size, sha256=upload.sha256,
+        return cls(id=upload.id, tenant=upload.owner, name=upload.name, size=upload.size, sha256=upload.sha256,
                    created_at=iso(upload.created_at), **upload.details)  # fmt: skip
 
 
@@ -94,12 +96,14 @@ async def create(
 @router.get("", summary="List checkpoints", responses={200: answer(listed(EXAMPLE), "Checkpoints.")})
 def index(
     store: StoreDep,
+    request: Request,
     owner: Reach,
     after: Annotated[str | None, Query(description="Last id of the previous page.", examples=[ID])] = None,
     limit: Annotated[int, Query(ge=1, le=100, description="Checkpoints per page.")] = 20,
+    tenant: OfTenant = None,
 ) -> CheckpointList:
     """List your checkpoints, newest first."""
-    found, more = store.uploads(owner, KIND, after, limit)
+    found, more = store.uploads(within(owner, tenant, request.state.principal), KIND, after, limit)
     return CheckpointList(**page_of(map(CheckpointUpload.of, found), more))
 
 
@@ -121,6 +125,6 @@ async def info(id: str, request: Request, parts: ServiceDep, owner: Reach, own: 
 
 
 @router.delete("/{id}", status_code=204, summary="Delete a checkpoint", responses=problems(409))
-async def delete(id: str, parts: ServiceDep, owner: Tenant) -> None:
+async def delete(id: str, parts: ServiceDep, owner: Tenant, reach: Reach) -> None:
     """Delete a checkpoint and its file at once. 409 if a queued or running job needs it."""
-    await forget(parts, identified(id, KIND), KIND, owner)
+    await forget(parts, identified(id, KIND), KIND, owner, reach)

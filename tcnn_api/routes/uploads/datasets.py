@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from tcnn_api.deps import AUTHENTICATED, KeyHeader, Reach, ServiceDep, StoreDep, Tenant
+from tcnn_api.deps import AUTHENTICATED, KeyHeader, OfTenant, Reach, ServiceDep, StoreDep, Tenant, within
 from tcnn_api.description.examples import answer, listed
 from tcnn_api.description.openapi import problems
 from tcnn_api.schemas import SHA256, Page, iso, page_of
@@ -24,7 +24,8 @@ SECONDS = 3600
 """What unpacking may take: bytes beside a thousand for every entry, and seconds."""
 ID = "ds_0123456789abcdef01234567"
 EXAMPLE: dict[str, Any] = {
-    "id": ID, "name": "pets.zip", "classes": ["cat", "dog"], "images": 60, "splits": {"train": 50, "val": 10},
+    "id": ID, "tenant": "alice", "name": "pets.zip", "classes": ["cat", "dog"],
+    "images": 60, "splits": {"train": 50, "val": 10},
     "size": 1234567, "sha256": SHA256, "created_at": "2026-11-21T12:00:00.123Z",
 }  # fmt: skip
 
@@ -35,6 +36,7 @@ class DatasetView(BaseModel):
     """An uploaded data set."""
 
     id: str
+    tenant: str = Field(description="Tenant that owns it.")
     name: str = Field(description="Name of the uploaded file.")
     classes: list[str] = Field(description="Classes in the order of their indices.")
     images: int
@@ -47,7 +49,7 @@ class DatasetView(BaseModel):
     def of(cls, upload: Upload) -> "DatasetView":
         """As its owner sees it."""
         found = {name: upload.details[name] for name in ("classes", "images", "splits")}
-        return cls(id=upload.id, name=upload.name, size=upload.size, sha256=upload.sha256,
+        return cls(id=upload.id, tenant=upload.owner, name=upload.name, size=upload.size, sha256=upload.sha256,
                    created_at=iso(upload.created_at), **found)  # fmt: skip
 
 
@@ -89,12 +91,14 @@ async def create(
 @router.get("", summary="List data sets", responses={200: answer(listed(EXAMPLE), "Data sets.")})
 def index(
     store: StoreDep,
+    request: Request,
     owner: Reach,
     after: Annotated[str | None, Query(description="Last id of the previous page.", examples=[ID])] = None,
     limit: Annotated[int, Query(ge=1, le=100, description="Data sets per page.")] = 20,
+    tenant: OfTenant = None,
 ) -> DatasetList:
     """List your data sets, newest first."""
-    found, more = store.uploads(owner, KIND, after, limit)
+    found, more = store.uploads(within(owner, tenant, request.state.principal), KIND, after, limit)
     return DatasetList(**page_of(map(DatasetView.of, found), more))
 
 
@@ -105,8 +109,8 @@ def show(id: str, store: StoreDep, owner: Reach) -> DatasetView:
 
 
 @router.delete("/{id}", status_code=204, summary="Delete a data set", responses=problems(409))
-async def delete(id: str, parts: ServiceDep, owner: Tenant) -> None:
+async def delete(id: str, parts: ServiceDep, owner: Tenant, reach: Reach) -> None:
     """Delete a data set and its files at once. 409 if a queued or running job needs it."""
-    await forget(parts, identified(id, KIND), KIND, owner)
+    await forget(parts, identified(id, KIND), KIND, owner, reach)
     for told in parts.home.datasets.glob(f"{id}.contents-*"):
         told.unlink(missing_ok=True)

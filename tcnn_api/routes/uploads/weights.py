@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from tcnn_api.deps import AUTHENTICATED, KeyHeader, Reach, ServiceDep, StoreDep, Tenant
+from tcnn_api.deps import AUTHENTICATED, KeyHeader, OfTenant, Reach, ServiceDep, StoreDep, Tenant, within
 from tcnn_api.description.examples import answer, listed
 from tcnn_api.description.openapi import problems
 from tcnn_api.schemas import SHA256, Page, iso, page_of
@@ -18,8 +18,9 @@ from tcnn_jobs.model.jobs import Upload
 KIND = "weights"
 ID = "wts_0123456789abcdef01234567"
 EXAMPLE: dict[str, Any] = {
-    "id": ID, "name": "model_best.pth.tar", "architecture": "resnet50d", "tensors": 320, "parameters": 25629464,
-    "dtypes": {"float32": 267, "int64": 53}, "size": 102563184, "sha256": SHA256,
+    "id": ID, "tenant": "alice", "name": "model_best.pth.tar", "architecture": "resnet50d",
+    "tensors": 320, "parameters": 25629464, "dtypes": {"float32": 267, "int64": 53}, "size": 102563184,
+    "sha256": SHA256,
     "created_at": "2026-11-21T12:00:00.123Z",
 }  # fmt: skip
 
@@ -30,6 +31,7 @@ class WeightsLine(BaseModel):
     """Uploaded weights of a CNN."""
 
     id: str
+    tenant: str = Field(description="Tenant that owns it.")
     name: str = Field(description="Name of the uploaded file.")
     architecture: str | None = Field(description="timm name of the model, if the file records it.")
     tensors: int
@@ -59,7 +61,7 @@ class WeightsView(WeightsLine):
 def _told(upload: Upload) -> dict[str, Any]:
     details = {name: upload.details[name] for name in ("architecture", "tensors", "parameters", "dtypes")}
     own = upload.model_dump(include={"id", "name", "size", "sha256"})
-    return own | details | {"created_at": iso(upload.created_at)}
+    return own | details | {"tenant": upload.owner, "created_at": iso(upload.created_at)}
 
 
 class WeightsList(Page):
@@ -102,12 +104,14 @@ async def create(
 @router.get("", summary="List weights", responses={200: answer(listed(EXAMPLE), "Weights.")})
 def index(
     store: StoreDep,
+    request: Request,
     owner: Reach,
     after: Annotated[str | None, Query(description="Last id of the previous page.", examples=[ID])] = None,
     limit: Annotated[int, Query(ge=1, le=100, description="Files per page.")] = 20,
+    tenant: OfTenant = None,
 ) -> WeightsList:
     """List your weights, newest first."""
-    found, more = store.uploads(owner, KIND, after, limit)
+    found, more = store.uploads(within(owner, tenant, request.state.principal), KIND, after, limit)
     return WeightsList(**page_of(map(WeightsLine.of, found), more))
 
 
@@ -122,6 +126,6 @@ def show(id: str, store: StoreDep, owner: Reach) -> WeightsView:
 
 
 @router.delete("/{id}", status_code=204, summary="Delete weights", responses=problems(409))
-async def delete(id: str, parts: ServiceDep, owner: Tenant) -> None:
+async def delete(id: str, parts: ServiceDep, owner: Tenant, reach: Reach) -> None:
     """Delete weights at once. 409 if a queued or running job needs them."""
-    await forget(parts, identified(id, KIND), KIND, owner)
+    await forget(parts, identified(id, KIND), KIND, owner, reach)
