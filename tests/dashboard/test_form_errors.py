@@ -5,7 +5,7 @@ import re
 import pytest
 from browsing import Open, inaccessible, sync_api
 from serving import Server
-from story import Story
+from story import SET, Story
 
 from tcnn.errors import StorageError
 from tcnn_jobs.model.jobs import Failure, Upload
@@ -205,3 +205,57 @@ def test_a_list_that_is_refused_can_be_asked_for_again(
     expect(control).to_be_focused()
     expect(said).to_have_count(0)
     expect(page.get_by_label("Epochs")).to_have_value("7")
+
+
+LARGE = 2**53 + 1
+"""The least whole number that JavaScript has none of: it would take its neighbour."""
+
+
+def test_a_whole_number_stays_what_it_is(server: Server, story: Story, open_page: Open) -> None:
+    """In a field, among all other settings, on the job's page, in its copy, and in the request as text."""
+    data = Upload(id="ds_" + "4" * 24, owner="local", kind="dataset", name="large.zip", path="x", size=1,
+                  sha256="0" * 64, details={"classes": ["cat", "dog"], "images": 600, "splits": {}})  # fmt: skip
+    story.house.store.add_upload(data)
+    page = open_page(f"{server.url}/#/transform")
+    page.get_by_role("combobox", name="Model").fill("resnet18")
+    page.get_by_label("Pretrained weights").uncheck()
+    page.get_by_text("More conversion options").click()
+    seed = page.get_by_label("Seed")
+    seed.fill("9" * 20)
+    page.get_by_label("Fine-tune it in the same job").check()
+    page.get_by_label("Data set", exact=True).select_option(data.id)
+    page.get_by_text("All other settings").click()
+    page.get_by_label("Settings, one NAME=VALUE per line").fill(f"seed={LARGE}")
+    convert = page.get_by_role("button", name="Convert")
+    convert.click()
+    expect(seed).to_have_accessible_description(re.compile("less than 9223372036854775808"))
+    seed.fill(str(LARGE))
+    for _ in range(2):
+        convert.click()
+        facts = page.locator(".request")
+        expect(facts.get_by_text(str(LARGE))).to_have_count(2)
+        request = story.house.store.list(limit=1)[0][0].request
+        assert request["seed"] == LARGE and int(request["finetune"]["config"]["seed"]) == LARGE
+        page.get_by_role("link", name="Clone and edit").click()
+        expect(seed).to_have_value(str(LARGE))
+    job = story.house.store.list(limit=1)[0][0]
+    page.goto(f"{server.url}/#/evaluate?from={job.id}")  # where a request is edited as it is
+    text = page.get_by_label("Request")
+    expect(text).to_have_value(re.compile(rf'"seed": "{LARGE}"'))
+    story.house.store.cancel(job.id)
+
+
+def test_a_setting_by_any_name_is_a_setting(server: Server, story: Story, open_page: Open) -> None:
+    """It goes to the server, which knows it or not, and to nothing else of the page."""
+    page = open_page(f"{server.url}/#/finetune?job={story.succeeded.job}&dataset={SET}")
+    settings = page.get_by_label("Settings, one NAME=VALUE per line")
+    page.get_by_text("All other settings").click()
+    for line, name in (("__proto__.polluted=1", "__proto__"), ("constructor.prototype.polluted=1", "constructor")):
+        settings.fill(line)
+        page.get_by_role("button", name="Fine-tune").click()
+        expect(settings).to_have_accessible_description(re.compile(f"{name}.*no such"))
+        assert page.evaluate("({}).polluted") is None
+    settings.fill("teacher=toString")  # a word that is the name of something, too
+    with page.expect_request("**/finetune") as sent:
+        page.get_by_role("button", name="Fine-tune").click()
+    assert sent.value.post_data_json["config"] == {"teacher": "toString"}

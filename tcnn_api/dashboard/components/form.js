@@ -5,6 +5,7 @@ import { mean } from "./lists.js";
 import { busy, untilBack } from "./parts.js";
 import { notAllowed } from "./tenants.js";
 import { Away, Problem, once, post } from "../server/http.js";
+import { isRounded, parsed } from "../server/json.js";
 
 /** A labelled control. `name` is the server's dotted name of the field. */
 export function field(name, label, control, { hint, wide, half, extra } = {}) {
@@ -138,26 +139,26 @@ function owner(form, name) {
   return null;
 }
 
-/** What a control says: numbers where they are, null where nothing was written. */
+/** What a control says: numbers where they are, and as they are; null where nothing was written. */
 export function read(control) {
   if (control.disabled || control.closest("[hidden]")) return null;
   if (control.type === "checkbox") return control.checked;
   const said = control.value.trim();
   if (!said) return null;
   if (!control.classList.contains("number")) return said;
-  return said !== "" && Number.isFinite(Number(said)) ? Number(said) : said;
+  return Number.isFinite(Number(said)) && !isRounded(said) ? Number(said) : said;
 }
 
-/** Lines of KEY=VALUE as nested settings; throws an error that names the line. */
+/** Lines of KEY=VALUE as nested settings, whatever their names; throws an error that names the line. */
 export function settings(written) {
-  const found = {};
+  const found = Object.create(null); // or `__proto__` would be a name that all objects share
   for (const line of written.split("\n").map((one) => one.trim()).filter(Boolean)) {
     const equals = line.indexOf("=");
     if (equals < 1) throw new Error(`“${line}”: expected one NAME=VALUE per line`);
     const names = line.slice(0, equals).trim().split(".");
     let into = found;
     for (const name of names.slice(0, -1)) {
-      if (typeof into[name] !== "object" || into[name] === null) into[name] = {};
+      if (typeof into[name] !== "object" || into[name] === null) into[name] = Object.create(null);
       into = into[name];
     }
     into[names.at(-1)] = meant(line.slice(equals + 1).trim());
@@ -167,9 +168,9 @@ export function settings(written) {
 
 function meant(word) {
   const words = { None: null, True: true, False: false };
-  if (word in words) return words[word];
+  if (Object.hasOwn(words, word)) return words[word];
   try {
-    return JSON.parse(word);
+    return parsed(word);
   } catch {
     return word;
   }

@@ -4,6 +4,7 @@ import { h } from "../dom.js";
 import { field, keeping, posting, sending } from "../components/form.js";
 import { deed, title } from "../components/format.js";
 import { get } from "../server/http.js";
+import { parsed } from "../server/json.js";
 import { trouble } from "../components/parts.js";
 
 export function show(main, kind, from) {
@@ -23,7 +24,7 @@ export function show(main, kind, from) {
     ready: async () => {},
     body() {
       try {
-        return JSON.parse(words.value);
+        return parsed(words.value);
       } catch (error) {
         throw Object.assign(new Error(`This is not valid JSON: ${error.message}`), { control: words });
       }

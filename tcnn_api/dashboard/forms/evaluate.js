@@ -1,7 +1,7 @@
 // A form: measure a model on a data set, beside others, under corruptions and at several sizes.
 
 import { h } from "../dom.js";
-import { field, keeping, numeric, posting, select, sending, text, tick, together } from "../components/form.js";
+import { field, keeping, numeric, posting, put, read, select, sending, text, tick, together } from "../components/form.js";
 import { every, jobOptions, optionsOf } from "../components/every.js";
 import { count, describeCheckpoint } from "../components/format.js";
 import { common, fill } from "../components/lists.js";
@@ -121,11 +121,11 @@ export function show(main, query) {
       if (!dataset.value) throw Object.assign(new Error("Choose a data set."), { control: dataset });
     }, () => {
       const given = sizes.value.split(/[\s,;]+/).filter(Boolean).map(Number);
-      if (given.some((one) => !Number.isInteger(one) || one < 1)) throw Object.assign(new Error("Expected whole numbers of pixels, such as 160 224."), { control: sizes });
+      if (given.some((one) => !Number.isSafeInteger(one) || one < 1)) throw Object.assign(new Error("Expected whole numbers of pixels, such as 160 224."), { control: sizes });
       if (given.length) config.sizes = given;
     });
     if (corruptions.value) config.corruptions = SETS[corruptions.value];
-    if (limit.value.trim()) config.limit = Number.isFinite(Number(limit.value)) ? Number(limit.value) : limit.value.trim();
+    put(config, "limit", read(limit));
     const others = [
       ...[...against.selectedOptions].map((one) => one.value).filter(Boolean).map((id) => references.get(id) ?? (id.startsWith("ckpt_") ? { checkpoint: id } : { job: id })),
       ...named.value.split(/[\s,;]+/).filter(Boolean).map((name) => ({ model: name })),

@@ -1,6 +1,7 @@
 // Asking the server: with the key of this tab, and with its problem+json as errors that know their fields.
 
 import { isProxys } from "./connection.js";
+import { parsed } from "./json.js";
 import { forPages } from "./wording.js";
 
 const KEY = "tcnn-key";
@@ -163,13 +164,14 @@ async function answered(path, { signal, ...rest }, within) {
 
 /** The same answer; where what it holds breaks off on its way, the server cannot be reached. */
 function broken(answer) {
-  for (const kind of ["json", "text", "blob"]) {
+  for (const kind of ["text", "blob"]) {
     answer[kind] = () => Response.prototype[kind].call(answer).catch((error) => {
       if (!(error instanceof TypeError)) throw error; // it was stopped, or is no JSON
       connected(false);
       throw new Away();
     });
   }
+  answer.json = async () => parsed(await answer.text());
   return answer;
 }
 
@@ -254,7 +256,7 @@ export function upload(path, file, { progress, idempotency, signal, own }) {
       connected(true);
       let said = {};
       try {
-        said = JSON.parse(request.responseText);
+        said = parsed(request.responseText);
       } catch {
         // not ours: a proxy's page, perhaps; the status has to do
       }

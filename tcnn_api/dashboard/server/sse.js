@@ -1,5 +1,7 @@
 // Server-Sent Events, read from text as it comes.
 
+import { parsed } from "./json.js";
+
 /** Feed it text as it comes; it calls back with whole messages. The server ends its lines with \n. */
 export function parser(message) {
   let rest = "";
@@ -12,7 +14,7 @@ export function parser(message) {
         if (colon > 0) fields[line.slice(0, colon)] = line.slice(colon + 1).replace(/^ /, "");
       }
       rest = rest.slice(end + 2);
-      if (fields.data) message(fields.event, JSON.parse(fields.data), fields.id);
+      if (fields.data) message(fields.event, parsed(fields.data), fields.id);
     }
   };
 }

@@ -117,7 +117,7 @@ export function send(name, { queue, making, route, begun = () => {}, done = () =
 
 class OtherKey extends Error {
   constructor() {
-    super("The key has changed since this file was chosen. “Try again” sends it with the key that this window has now.");
+    super("The key has changed since this file was chosen. “Try again” uses the new one.");
   }
 }
 
