@@ -15,7 +15,7 @@ from tiny_runs import TwoConvs, colours, run, seeded
 from torch.utils.data import get_worker_info
 
 from tcnn.data import worker
-from tcnn.errors import Stopped
+from tcnn.errors import EnvironmentFailure, Stopped
 from tcnn.training import before_after
 from tcnn.training.runs.callbacks import Progress, stop_on_signal
 
@@ -43,8 +43,11 @@ def test_a_stop_in_the_last_validation_is_heeded_by_what_follows(tmp_path: Path)
     assert all(torch.equal(tensor, last[name]) for name, tensor in load_file(again.last).items())
 
 
-def test_a_stop_counts_even_where_a_worker_dies_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks for an end may end the workers, too: that is no failure, and what is trained is there to go on from."""
+@pytest.mark.parametrize(("loaded", "stopped"), [(0, False), (8, False), (8, True)])
+def test_a_worker_that_dies_costs_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: int, stopped: bool
+) -> None:
+    """What was trained before is there to go on from. Who asks for an end may end workers, too: that is no failure."""
     photos, whole, out = colours(tmp_path / "photos"), tmp_path / "whole", tmp_path / "run"
     options: dict[str, Any] = {"epochs": 2, "workers": 1}
     run(seeded(TwoConvs), photos, whole, **options)
@@ -52,18 +55,27 @@ def test_a_stop_counts_even_where_a_worker_dies_of_it(tmp_path: Path, monkeypatc
 
     def dying(*place: int) -> int:
         """Called before an image is transformed."""
-        if get_worker_info() is not None and len(seen) == 8:  # the first step's images are loaded
-            while not asked.exists():
+        if get_worker_info() is not None and len(seen) == loaded:  # 8 images are those of the first step
+            while loaded and not asked.exists():
                 time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
         seen.append(place)
         return seed(*place)
 
+    def stop() -> bool:
+        """Asked for after the first step, where it is not heeded yet, and once the worker has died."""
+        before = asked.exists()
+        asked.touch()
+        return before and stopped
+
     seen: list[tuple[int, ...]] = []
     monkeypatch.setattr(worker, "sample_seed", dying)
-    with pytest.raises(Stopped, match=r"^stopped in epoch 1, step 1 of 3 \(update 1\); go on with --resume"):
-        run(seeded(TwoConvs), photos, out, stop=lambda: asked.exists() or asked.touch() is not None, **options)
+    place = r"stopped in epoch 1, step [01] of 3 \(update [01]\); go on with --resume --out "
+    failure = pytest.raises(EnvironmentFailure, match=rf"^a process that loads images died .*; {place}.*fewer workers")
+    with pytest.raises(Stopped, match=f"^{place}") if stopped else failure:
+        run(seeded(TwoConvs), photos, out, stop=stop, **options)
     monkeypatch.undo()
+    assert len(list((out / "resume").iterdir())) == 1
     run(seeded(TwoConvs), photos, out, resume=True, **options)
     expected = load_file(whole / "last.safetensors")
     for name, tensor in load_file(out / "last.safetensors").items():

@@ -11,7 +11,7 @@ from tcnn.config import FinetuneConfig
 from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import Batch, TrainingLoader, worker_death
 from tcnn.data.order import step_seed
-from tcnn.errors import DivergedError, EnvironmentFailure, RequestError, Stopped, StorageError
+from tcnn.errors import DivergedError, EnvironmentFailure, RequestError, StorageError
 from tcnn.evaluation.evaluate import evaluate
 from tcnn.evaluation.scores import Evaluation
 from tcnn.training.distributed import Processes
@@ -102,21 +102,18 @@ class Trainer:
         except StorageError as error:
             raise StorageError(f"{error}; {self._message('stopped')}") from error
         except (RuntimeError, EnvironmentFailure) as error:
-            death = worker_death(error, self._message("stopped"))
-            if death is not None and stop and self.processes.world == 1:  # who asks for an end may have ended workers
-                raise self._stopped_by_death(stop, error) from error
-            if death is None or isinstance(error, EnvironmentFailure):
+            death = worker_death(error, f"{self._message('stopped')}, and with fewer workers if this comes again")
+            if death is None:
                 raise
+            if isinstance(error, EnvironmentFailure) and self.position.step < self.train.steps:
+                # The loader was waited for: nothing is half done, as an update, or statistics at an epoch's end.
+                self.saver.catch_up(self.learner, self.position)
+            if stop and self.processes.world == 1:  # whoever asks for an end may have ended the workers, too
+                raise stop.stopped(self._message("stopped")) from error
             raise death from error
         finally:
             self.train.close()
             self.recorder.close()
-
-    def _stopped_by_death(self, stop: StopRequest, error: Exception) -> Stopped:
-        """Save what is trained, unless torch's own error came in the middle of an update or of a re-estimation."""
-        if isinstance(error, EnvironmentFailure) and self.position.step < self.train.steps:
-            self.saver.catch_up(self.learner, self.position)
-        return stop.stopped(self._message("stopped"))
 
     def _convert(self, at: int) -> None:
         self.learner.convert(conversion_at(self.config, self._size), self.position.updates, at, self.recorder.warn)
