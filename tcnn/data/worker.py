@@ -30,6 +30,8 @@ MAX_UNREADABLE = 100
 """Number of unreadable images in a row that ends loading: the disk is gone, or these are no images."""
 _GROUP = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()))
 """Signals that go to a whole process group: from a terminal, when it closes, from a scheduler."""
+_HELD = (*_GROUP, *((signal.SIGCHLD,) if hasattr(signal, "SIGCHLD") else ()))
+"""Those that wait until workers are started, and SIGCHLD, for which torch raises an error: not in half a loader."""
 
 
 class Batch(NamedTuple):
@@ -127,7 +129,7 @@ def starting_workers() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows, where no process group gets signals
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _GROUP)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
     try:
         yield
     finally:
@@ -145,7 +147,7 @@ def start_worker(worker: int) -> None:
     for number in _GROUP:
         signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _GROUP)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
     die_with_parent()
     parent = multiprocessing.parent_process()
     if parent is not None and not parent.is_alive():
