@@ -76,6 +76,11 @@ export async function learn(jobs) {
   return ids.some((id) => names.has(id)) || known.some(([{ id }, before]) => names.get(id) !== before);
 }
 
+/** Whether a request names something by its id, which is one tenant's. */
+export function mentions(request) {
+  return texts(request).some((text) => ID.test(text));
+}
+
 /** All texts in a value, however deep. */
 function texts(value) {
   if (typeof value === "string") return [value];

@@ -5,7 +5,7 @@ import { flat } from "../components/columns.js";
 import { copies } from "./copying.js";
 import { ENDED, STATUS, date, deed, fault, number, percent, standing, title } from "../components/format.js";
 import { chips, editable } from "../components/labels.js";
-import { learn, renamed, worded } from "../components/names.js";
+import { learn, mentions, renamed, worded } from "../components/names.js";
 import { ask, get, key, once, post } from "../server/http.js";
 import { eventsOf } from "./events.js";
 import { logOf } from "./log.js";
@@ -111,7 +111,7 @@ export function show(main, id) {
   function drawActions(job) {
     const wanted = [];
     const may = state.rights ? rightsTo("job", job.tenant, state.rights) : { changes: true, cancels: true, why: "" };
-    const clones = state.rights?.changes ?? true;
+    const clones = (state.rights?.changes ?? true) && (may.changes || !mentions(job.request));
     say(why, key.isLent() ? "" : may.why);
     main.classList.toggle("fixed", !may.changes);
     if (!ENDED.has(job.status) && may.cancels) wanted.push(["Cancel", "cancel", job.cancel_requested]);

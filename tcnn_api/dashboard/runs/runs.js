@@ -6,7 +6,7 @@ import { FIRST, cell, columnsOf, heading, isColumn, sortable } from "../componen
 import { STATUS, deed, title } from "../components/format.js";
 import { get } from "../server/http.js";
 import { chips, editable } from "../components/labels.js";
-import { learn } from "../components/names.js";
+import { learn, mentions } from "../components/names.js";
 import { badge, beganAfterNothing, trouble } from "../components/parts.js";
 import { putRows } from "../components/rows.js";
 import { scrolling } from "../components/scrolling.js";
@@ -195,11 +195,12 @@ export function show(main, query) {
     tags.replaceChildren(...state.tag.map((tag) => h("button", { type: "button", class: "tag", "aria-label": `Remove the filter by tag ${tag}`,
       onclick: () => change({ tag: state.tag.filter((one) => one !== tag), after: "" }) }, `${tag} ×`)));
     const many = state.selected.length;
-    const kind = jobs.find((job) => job.id === state.selected[0])?.kind;
+    const one = jobs.find((job) => job.id === state.selected[0]);
+    const clones = one && (!standing.several || one.tenant === standing.tenant || !mentions(one.request));
     chosen.replaceChildren(...(!many ? [h("span", { class: "muted" }, "Select runs to compare them.")] : [
       h("span", {}, many > MOST ? `${many} selected; at most ${MOST} can be compared` : `${many} selected`),
       many > 1 && many <= MOST && h("a", { class: "button main", href: `#/compare?jobs=${state.selected.join()}` }, "Compare"),
-      many === 1 && kind && h("a", { class: "button changes", href: `#/${kind}?from=${state.selected[0]}` }, "Clone and edit"),
+      many === 1 && clones && h("a", { class: "button changes", href: `#/${one.kind}?from=${one.id}` }, "Clone and edit"),
       h("button", { type: "button", class: "quiet", onclick: () => {
         state.selected = [];
         history.replaceState(null, "", address());
