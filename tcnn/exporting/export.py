@@ -47,7 +47,7 @@ from tcnn.folding.fold import fused
 from tcnn.models.checks import refuse_inference_tensors, refuse_without_values, unwrapped
 from tcnn.models.copying import copied
 from tcnn.models.running import failure, place_of
-from tcnn.models.trace import evaluating, input_shape
+from tcnn.models.trace import evaluating, input_shape, output_count
 from tcnn.version import __version__
 
 Progress = Callable[[str], None]
@@ -168,9 +168,11 @@ def describe(model: nn.Module, size: tuple[int, int]) -> dict[str, str]:
     own = cfg.get("architecture", type(model).__name__)
     told: dict[str, object] = {key: cfg[key] for key in ("mean", "std", "interpolation", "crop_pct") if key in cfg}
     told["input_size"] = [input_shape(model)[0], *size]
-    classes = getattr(model, "num_classes", None)
-    told |= {} if classes is None else {"num_classes": classes}
-    told |= {"label_names": list(names)} if (names := label_names(model)) else {}
+    names = label_names(model)
+    if getattr(model, "num_classes", None) is not None:  # which tells that it has classes, and not how many by now
+        told["num_classes"] = classes = output_count(model, size)
+        names = names if len(names) == classes else ()
+    told |= {"label_names": list(names)} if names else {}
     metadata = {key: value if isinstance(value, str) else json.dumps(value) for key, value in told.items()}
     base = record.base_model if isinstance(record, ConversionReport) else own
     return {"tcnn_version": __version__, "base_model": base, **metadata}

@@ -167,10 +167,13 @@ def output_shape(model: nn.Module, input_size: tuple[int, int] | None = None) ->
 def output_count(model: nn.Module, input_size: tuple[int, int] | None = None) -> int | None:
     """The classes that a model tells apart: its logits for an image, which may be others than its `num_classes` says.
 
-    Where its output is no logits, (B, classes), that is what it says, or None. Raises as `output_shape`.
+    Where its output is no logits, (B, classes), that is what it says, or None; 0 for one without a classifier, whose
+    output is features. Raises as `output_shape`.
     """
-    told = getattr(model, "num_classes", None)
-    shape = None if told == 0 else output_shape(model, input_size)
+    told, classifier = getattr(model, "num_classes", None), getattr(model, "get_classifier", None)
+    if told == 0 and (not callable(classifier) or isinstance(classifier(), nn.Identity)):
+        return 0
+    shape = output_shape(model, input_size)
     return shape[1] if shape is not None and len(shape) == 2 else None if told is None else int(told)
 
 

@@ -1,9 +1,12 @@
 """Sizes that an exported model takes: axes that hang together, sides that are multiples, models that take one size."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import timm
 import torch
 from sampled import sampled
 from torch import Tensor, nn
@@ -163,3 +166,17 @@ def test_axes_of_which_the_program_takes_not_all_sizes_are_fixed(tmp_path: Path)
     assert "--fixed" not in note
     x = torch.randn(5, 3, 16, 20)
     torch.testing.assert_close(torch.export.load(tmp_path / "m.pt2").module()(x), model(x))
+
+
+@pytest.mark.parametrize(("classes", "kept"), [(2, True), (3, False)])
+def test_classes_are_counted_by_the_output(classes: int, kept: bool, tmp_path: Path) -> None:
+    """A classifier that was replaced by hand leaves timm's `num_classes` as it was."""
+    model: Any = timm.create_model("test_resnet", num_classes=5).eval()
+    model.fc = nn.Linear(model.num_features, classes)
+    model.pretrained_cfg = {**model.pretrained_cfg, "label_names": ["cat", "dog"]}
+    tcnn.export(model, tmp_path / "m.pt2", size=32, dynamic=())
+    extra = {"metadata.json": ""}
+    torch.export.load(tmp_path / "m.pt2", extra_files=extra)
+    told = json.loads(extra["metadata.json"])
+    assert json.loads(told["num_classes"]) == classes
+    assert ("label_names" in told) is kept

@@ -253,7 +253,10 @@ def _layout(
 
 
 def _outputs(model: nn.Module, name: str, size: tuple[int, int] | None) -> int:
-    outputs = output_count(model, size)
+    try:
+        outputs = output_count(model, size)
+    except RequestError as error:
+        raise RequestError(f"{name}: {error}") from error
     if outputs is None or outputs < 1:
         raise RequestError(f"{name}: has no classifier (num_classes is {outputs}); fine-tune it with one")
     return outputs

@@ -1,4 +1,4 @@
-"""The classes of a run: a classifier of their number in the model, and what its metadata say of them.
+"""The classes of a run: a classifier of their number in the model, and what its files say of the model.
 
 How many classes a model tells apart is seen from its output. Its `num_classes` is what timm built it with, which stays
 when somebody puts a classifier of another width in the place of timm's.
@@ -9,9 +9,11 @@ from typing import Any
 
 from torch import nn
 
+from tcnn.checkpoints.architecture import describe_model, note_of
+from tcnn.conversion.report import ConversionReport
 from tcnn.data.sources.source import other_classes
 from tcnn.errors import RequestError
-from tcnn.models.trace import input_shape, output_shape
+from tcnn.models.trace import input_shape, output_count, output_shape
 from tcnn.training.recipe.objective import check_training_output
 
 
@@ -25,7 +27,7 @@ def fit_classes(model: nn.Module, class_names: Sequence[str], size: tuple[int, i
     Raises `RequestError` for a model of another width that cannot be given one.
     """
     classes, told = len(class_names), getattr(model, "num_classes", None)
-    found = _width(model, size)
+    found = output_count(model, size)
     if found == classes:
         if told is not None:
             model.num_classes = classes  # type: ignore[assignment]
@@ -69,13 +71,11 @@ def set_metadata(model: nn.Module, size: tuple[int, int], class_names: Sequence[
         model.pretrained_cfg = model.default_cfg = merged  # type: ignore[assignment]
 
 
-def _width(model: nn.Module, size: tuple[int, int]) -> int | None:
-    """The number of logits for an image of (height, width).
+def notes_of_files(model: nn.Module) -> list[str]:
+    """What is to be known of the run's files before it begins: they need a module that was changed by hand.
 
-    Of a model that returns something else it is what it says itself, of one without a classifier 0.
+    Raises `RequestError` for a model that no file can hold.
     """
-    told, classifier = getattr(model, "num_classes", None), getattr(model, "get_classifier", None)
-    if told == 0 and callable(classifier) and isinstance(classifier(), nn.Identity):
-        return 0  # what it returns are features, of whatever number
-    shape = output_shape(model, size)
-    return shape[1] if shape is not None and len(shape) == 2 else told
+    record = getattr(model, "conversion_report", None)
+    note = note_of(describe_model(model, record)) if isinstance(record, ConversionReport) else None
+    return [] if note is None else [note]

@@ -10,19 +10,18 @@ from timm.layers import DropPath
 from torch import nn
 
 from tcnn.checkpoints import checkpoint
-from tcnn.checkpoints.architecture import describe_model, note_of
 from tcnn.checkpoints.files import checkpoint_file, is_ours, unfinished
 from tcnn.checkpoints.opening import as_source, open_checkpoint, open_model
 from tcnn.config import FinetuneConfig
 from tcnn.conversion.annealing import release
-from tcnn.conversion.report import ConversionReport, refuse_folded
+from tcnn.conversion.report import refuse_folded
 from tcnn.conversion.surgery import convert, unconverted
 from tcnn.errors import CheckpointError, NothingToConvertError, RequestError, WeightsError
 from tcnn.models.checks import refuse_computed, refuse_other_dtypes
 from tcnn.models.copying import copied
 from tcnn.models.running import gpsa_layers
 from tcnn.models.trace import check_size, input_shape, parameter_count
-from tcnn.training.preparing.classes import check_outputs, fit_classes, set_metadata
+from tcnn.training.preparing.classes import check_outputs, fit_classes, notes_of_files, set_metadata
 from tcnn.training.preparing.converted import conversion_at, refuse_conversion, refuse_convolution
 from tcnn.training.preparing.settings import drop_path_for, size_for
 from tcnn.training.recipe import freezing
@@ -122,15 +121,8 @@ def prepare(
     check_outputs(model, size, len(class_names))
     trunk = _freeze(model, config, size, notes)
     set_metadata(model, size, class_names)
-    notes += _of_its_files(model) if isinstance(source, nn.Module) else []
+    notes += notes_of_files(model) if isinstance(source, nn.Module) else []
     return Start(model.train(), size, tuple(notes), trunk, origin, new_classifier)
-
-
-def _of_its_files(model: nn.Module) -> list[str]:
-    """What is to be known of the run's files before it begins: a module that was changed by hand is needed by them."""
-    record = getattr(model, "conversion_report", None)
-    note = note_of(describe_model(model, record)) if isinstance(record, ConversionReport) else None
-    return [] if note is None else [note]
 
 
 def _freeze(model: nn.Module, config: FinetuneConfig, size: tuple[int, int], notes: list[str]) -> tuple[str, ...]:
