@@ -4,6 +4,7 @@ The program is traced in evaluation mode on an example (B, C, H, W). Where a siz
 cannot follow what depends on it, the axis is fixed, and the reason is recorded.
 """
 
+import inspect
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -76,10 +77,9 @@ def trace(model: nn.Module, example: Tensor, axes: Sequence[Axis]) -> Program:
 
     Raises: `RequestError` if the tracer cannot, or would freeze one of the axes.
     """
-    dynamic = {POSITION[axis]: Dim.AUTO for axis in axes}
     try:
         with torch.no_grad(), use_backend("auto"), silence_logging():
-            program = trace_program(model, (example,), dynamic_shapes=(dynamic,))
+            program = trace_program(model, (example,), dynamic_shapes=_dynamic_shapes(model, axes))
     except Exception as error:  # the tracer raises whatever it stumbles over
         raise RequestError(f"torch.export cannot trace it ({shorten(one_line(error), 160)})") from error
     for node in program.graph.nodes:
@@ -105,6 +105,19 @@ def trace(model: nn.Module, example: Tensor, axes: Sequence[Axis]) -> Program:
         least = 1 if axis == "batch" else int(bounds[axis].lower) if axis in bounds else size
         found.append(ExportAxis(name=axis, dynamic=axis in axes, size=size, minimum=least if axis in axes else size))
     return Program(program, tuple(found), symbols)
+
+
+def _dynamic_shapes(model: nn.Module, axes: Sequence[Axis]) -> tuple[object, ...] | None:
+    """The dynamic axes as `torch.export` takes them, one entry for each parameter of `forward`; None without any.
+
+    A parameter that takes all positional arguments, as ``forward(self, *args)``, gets a tuple of them.
+    """
+    if not axes:
+        return None
+    dynamic = {POSITION[axis]: Dim.AUTO for axis in axes}
+    first = next(iter(inspect.signature(model.forward).parameters.values()), None)
+    collects = first is not None and first.kind is inspect.Parameter.VAR_POSITIONAL
+    return ((dynamic,),) if collects else (dynamic,)
 
 
 def output_tensors(program: ExportedProgram) -> list[tuple[KeyPath, str]]:

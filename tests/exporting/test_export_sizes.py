@@ -168,6 +168,23 @@ def test_axes_of_which_the_program_takes_not_all_sizes_are_fixed(tmp_path: Path)
     torch.testing.assert_close(torch.export.load(tmp_path / "m.pt2").module()(x), model(x))
 
 
+class Collecting(nn.Sequential):
+    """A forward pass that takes whatever it is given, as decorators and wrappers have it."""
+
+    def forward(self, *args: Tensor, **named: object) -> Tensor:
+        return super().forward(args[0])
+
+
+@pytest.mark.parametrize("dynamic", [(), ("batch", "height", "width")], ids=["fixed", "free"])
+@pytest.mark.parametrize("kind", ["pt2", "onnx"])
+def test_a_forward_pass_that_collects_its_arguments(kind: str, dynamic: Any, tmp_path: Path) -> None:
+    """The tracer was told of one argument where it sees a tuple of them, whatever was to be free."""
+    model = Collecting(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    report = tcnn.export(model, tmp_path / f"m.{kind}", size=(8, 6), dynamic=dynamic)
+    assert [axis.dynamic for axis in report.axes] == [bool(dynamic)] * 3
+    assert report.notes == ()
+
+
 @pytest.mark.parametrize(("classes", "kept"), [(2, True), (3, False)])
 def test_classes_are_counted_by_the_output(classes: int, kept: bool, tmp_path: Path) -> None:
     """A classifier that was replaced by hand leaves timm's `num_classes` as it was."""
