@@ -6,10 +6,12 @@ saved, because somebody changed it by hand, the file says what differs (`edited`
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from contextlib import nullcontext
+from typing import Any, Literal, NamedTuple
 
 import timm
 import torch
+from timm.models import reparameterize_model
 from timm.models._input import get_model_args
 from torch import Tensor, nn
 
@@ -22,7 +24,6 @@ from tcnn.conversion.ties import still_tied
 from tcnn.errors import (
     CheckpointError,
     RequestError,
-    TcnnError,
     UnsupportedLayerError,
     one_line,
     out_of_memory,
@@ -31,9 +32,13 @@ from tcnn.errors import (
 from tcnn.layers.base import AttentionLayer
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.models.checks import unwrapped
+from tcnn.models.running import place_of
 from tcnn.models.trace import meta_copy
 from tcnn.zoo.own_network import GIVE_SOURCE
 from tcnn.zoo.sources import own_network, without_data
+
+Merged = Literal["before", "after"]
+MERGED: tuple[Merged, ...] = ("after", "before")
 
 
 class Described(NamedTuple):
@@ -44,6 +49,8 @@ class Described(NamedTuple):
     """timm's `pretrained_cfg`."""
     edited: Edits
     """What is not as the report and timm say, by the names of modules."""
+    merged: Merged | None = None
+    """Whether timm's `reparameterize_model` merged parallel convolutions, before the conversion or after it."""
 
 
 def describe_model(model: nn.Module, report: ConversionReport) -> Described:
@@ -69,6 +76,9 @@ def describe_model(model: nn.Module, report: ConversionReport) -> Described:
             kept = len(cfg.get("label_names") or ()) in (0, classes)
             own = {key: value for key, value in cfg.items() if kept or not key.startswith("label_")}
             return Described(report.model_copy(update=fitting), own | {"num_classes": classes}, {})
+    for merged in MERGED if edited else ():
+        if not _edited(model, as_built, merged):
+            return Described(report, cfg, {}, merged)
     return Described(report, cfg, edited)
 
 
@@ -82,7 +92,18 @@ def note_of(described: Described) -> str | None:
     )
 
 
-def refuse_without_source(edited: Edits | None, report: ConversionReport, name: str) -> None:
+def edits_in(section: str | None, name: str) -> Edits:
+    """The edits that a file's metadata tell of; raises `CheckpointError` for what tcnn has not written."""
+    try:
+        found = json.loads(section or "{}")
+    except ValueError:
+        found = None
+    if isinstance(found, dict) and all(isinstance(one, dict) for one in found.values()):
+        return found
+    raise CheckpointError(f"{name}: what it says of changes to its model is damaged; copy or download it again")
+
+
+def refuse_without_source(edited: Edits, report: ConversionReport, name: str) -> None:
     """Raise `CheckpointError` for a file whose architecture neither timm nor a given network has."""
     if edited:
         raise CheckpointError(
@@ -91,10 +112,10 @@ def refuse_without_source(edited: Edits | None, report: ConversionReport, name: 
         )
 
 
-def refuse_other_source(model: nn.Module, edited: Edits | None, name: str) -> None:
+def refuse_other_source(model: nn.Module, edited: Edits, name: str) -> None:
     """Raise `CheckpointError` for a source without the changes that the model of the file had."""
-    for module, found in unlike(model, edited or {}):
-        expected = in_words({module: {key: (edited or {})[module][key] for key in found}})
+    for module, found in unlike(model, edited):
+        expected = in_words({module: {key: edited[module][key] for key in found}})
         raise CheckpointError(
             f"{name}: does not fit the source: expected {expected}, as it was saved, found {in_words({module: found})}"
         )
@@ -113,15 +134,18 @@ def architecture(
     return _of_timm(report, name, model_args)
 
 
-def rebuilt(base: nn.Module, report: ConversionReport) -> nn.Module:
+def rebuilt(base: nn.Module, report: ConversionReport, merged: str | None = None) -> nn.Module:
     """The model of a report, without data, from its source architecture, or from a model that is converted already.
+
+    Args:
+        merged: as in `Described`; to merge is to compute, so that the model then has data.
 
     Raises `UnsupportedLayerError` for an architecture that the report does not fit.
     """
     modules = dict(base.named_modules())
     converted = [isinstance(modules.get(layer.name), AttentionLayer) for layer in report.layers]
     if not converted or not all(converted):
-        return rebuild(meta_copy(base, buffers=False), report)
+        return _converted(base if merged else meta_copy(base, buffers=False), report, merged)
     for layer, now in zip(report.layers, _as_they_are(base, report.layers), strict=True):
         for key in (*GEOMETRY, "content", "heads", "content_heads", "head_dim", "position"):
             if getattr(now, key) != (wanted := getattr(layer, key)):
@@ -169,13 +193,24 @@ def _moved(model: nn.Module, now: Iterable[LayerReport], past: Iterable[LayerRep
     return {name: {key: told[name][key] for key in keys} for name, keys in found.items() if keys}
 
 
-def _edited(model: nn.Module, report: ConversionReport) -> Edits:
+def _converted(base: nn.Module, report: ConversionReport, merged: str | None) -> nn.Module:
+    """The conversion of a CNN, with what timm can merge in it merged before or after, if that was done."""
+    made = rebuild(_merge(base) if merged == "before" else base, report)
+    return _merge(made) if merged == "after" else made
+
+
+def _merge(model: nn.Module) -> nn.Module:
+    with without_data() if place_of(model).type == "meta" else nullcontext():  # where what is made for it belongs
+        return reparameterize_model(model)
+
+
+def _edited(model: nn.Module, report: ConversionReport, merged: Merged | None = None) -> Edits:
     """What in a model is not as loading a file of this report builds it."""
     try:
         with without_data(), torch.random.fork_rng(devices=[]):
             base = _of_timm(report, report.base_model, {})
-        return edits(model, rebuild(meta_copy(base), report))
-    except TcnnError as error:
+        return edits(model, _converted(meta_copy(base), report, merged))
+    except Exception as error:  # whatever timm stumbles over
         return {"": {"module": shorten(one_line(error), 160)}}
 
 

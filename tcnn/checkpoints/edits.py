@@ -95,13 +95,14 @@ def _words(one: Description) -> str:
     kind = one.get("module")
     if kind is not None:
         return str(kind).rpartition(".")[2]
-    shape = "×".join
-    return ", ".join(
-        f"{key.removesuffix(SHAPE)} {'none' if value is None else shape(map(str, value))}"
-        if key.endswith(SHAPE)
-        else f"{key} {value}" if key == "forward" else f"{key}={value}"
-        for key, value in one.items()
-    )  # fmt: skip
+    told = []
+    for key, value in one.items():
+        if key.endswith(SHAPE):
+            size = "×".join(map(str, value)) if isinstance(value, list) else "none" if value is None else value
+            told.append(f"{key.removesuffix(SHAPE)} {size}")
+        else:
+            told.append(f"{key} {value}" if key == "forward" else f"{key}={value}")
+    return ", ".join(told)
 
 
 def _compared(own: Description, other: Description, plain: nn.Module | None) -> Iterator[str]:

@@ -16,7 +16,7 @@ from timm.models._hub import save_config_for_hf
 from torch import nn
 
 from tcnn.arguments import typed
-from tcnn.checkpoints.checkpoint import EDITED, contents
+from tcnn.checkpoints.checkpoint import EDITED, MERGED, contents
 from tcnn.checkpoints.edits import in_words
 from tcnn.checkpoints.files import licence_of, record_kept
 from tcnn.conversion.report import ConversionReport
@@ -47,6 +47,8 @@ def save_directory(
             f"{path}: the model was changed by hand ({in_words(json.loads(metadata[EDITED]))}), and from a directory "
             "timm would build it as its name says: write one .safetensors file instead, and load it with source=MODEL"
         )
+    if MERGED in metadata:
+        raise RequestError(f"{path}: timm has no name for a merged model: write one .safetensors file instead")
     if model.conversion_report.folded:  # type: ignore[union-attr]
         raise RequestError(f"{path}: timm has no name for a folded model: write one .safetensors file instead")
     with replacing(path, force) as temporary:

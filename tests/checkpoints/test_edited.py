@@ -11,9 +11,11 @@ import timm
 import torch
 from nets import PlainNet
 from safetensors import safe_open
+from timm.models import reparameterize_model
 from torch import Tensor, nn
 
 import tcnn
+from tcnn.checkpoints import checkpoint
 from tcnn.checkpoints.architecture import describe_model
 from tcnn.errors import CheckpointError, RequestError
 
@@ -112,11 +114,11 @@ def test_a_replaced_classifier_is_recorded(classes: int, lively: Lively, image: 
 def test_a_width_that_is_not_recorded_is_named(lively: Lively, tmp_path: Path) -> None:
     """As in files of before: timm's record stands in them, and the width does not fit."""
     model: Any = tcnn.convert(lively("test_resnet", num_classes=4)).model
-    tensors, metadata = tcnn.checkpoints.checkpoint.contents(model)
+    tensors, metadata = checkpoint.contents(model)
     report = json.loads(metadata["conversion"])
     metadata["conversion"] = json.dumps({**report, "model_args": {"num_classes": 7}})
-    metadata["digest"] = tcnn.checkpoints.checkpoint.digest(tensors, metadata)
-    file = tcnn.checkpoints.checkpoint.write((tensors, metadata), tmp_path / "old.safetensors")
+    metadata["digest"] = checkpoint.digest(tensors, metadata)
+    file = checkpoint.write((tensors, metadata), tmp_path / "old.safetensors")
     with pytest.raises(CheckpointError, match=r"size mismatch for fc.weight.*num_classes=4, or .*source"):
         tcnn.load(file)
     assert tcnn.load(file, num_classes=4).num_classes == 4
@@ -193,6 +195,35 @@ def test_harmless_changes_are_no_edits(lively: Lively, tmp_path: Path) -> None:
         file = tcnn.save(tcnn.convert(source).model, tmp_path / "m.safetensors")
     with safe_open(file, "pt") as handle:
         assert "edited" not in handle.metadata()
+
+
+@pytest.mark.filterwarnings("error:the model is not as")
+@pytest.mark.parametrize("merged", ["before", "after"])
+@pytest.mark.parametrize("name", ["repvgg_a0", "lcnetv2_small"])
+@torch.no_grad()
+def test_what_timm_merged_comes_back(name: str, merged: str, lively: Lively, image: Tensor, tmp_path: Path) -> None:
+    """The names in its file are not those of what timm builds, so that nothing loaded it."""
+    source = lively(name, num_classes=5)
+    source = reparameterize_model(source) if merged == "before" else source
+    model = tcnn.convert(source, input_size=(48, 64)).model
+    model = reparameterize_model(model) if merged == "after" else model
+    file = tcnn.save(model, tmp_path / "m.safetensors")
+    with safe_open(file, "pt") as handle:
+        assert handle.metadata()["merged"] == merged
+    assert_same(tcnn.load(file), model, image)
+    assert_same(tcnn.load(tcnn.save(tcnn.load(file), tmp_path / "again.safetensors")), model, image)
+    with pytest.raises(RequestError, match="no name for a merged model"):
+        tcnn.save_directory(model, tmp_path / "hub")
+
+
+@pytest.mark.parametrize("section", ["[]", "{", '{"fc": 3}'])
+def test_edits_that_nobody_wrote_so_are_refused(section: str, lively: Lively, tmp_path: Path) -> None:
+    tensors, metadata = checkpoint.contents(tcnn.convert(lively("test_resnet")).model)
+    metadata["edited"] = section
+    metadata["digest"] = checkpoint.digest(tensors, metadata)
+    file = checkpoint.write((tensors, metadata), tmp_path / "m.safetensors")
+    with pytest.raises(CheckpointError, match="damaged"):
+        tcnn.load(file)
 
 
 class Wrapper(nn.Module):
