@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from nets import written_with
 from safetensors import safe_open
 from sampled import sampled
 from timm.layers import Conv2dSame
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 import tcnn
 from tcnn.analysis.attention import encode
-from tcnn.conversion.report import ConversionReport, LayerReport
+from tcnn.conversion.report import ConversionReport
 from tcnn.errors import CheckpointError, RequestError
 from tcnn.layers import GPSA2d
 from tcnn.models.running import gpsa_layers, watch_layers
@@ -109,10 +110,9 @@ def test_old_files_are_global(tmp_path: Path) -> None:
 
 def test_a_file_with_nonsense_is_refused(tmp_path: Path) -> None:
     model = tcnn.convert(source(), content="window:3").model
-    report = model.conversion_report
-    layers = tuple(LayerReport(**{**layer.model_dump(), "content": "window:0"}) for layer in report.layers)
-    model.conversion_report = report.model_copy(update={"layers": layers})
-    path = tcnn.save(model, tmp_path / "m.safetensors")
+    path = written_with(
+        model, tmp_path / "m.safetensors", lambda report: [one.update(content="window:0") for one in report["layers"]]
+    )
     with pytest.raises(CheckpointError, match="content: expected global, window:W or pooled:R") as caught:
         tcnn.load(path)
     assert "\n" not in str(caught.value)

@@ -8,7 +8,7 @@ import pytest
 import timm
 import tiny_runs
 import torch
-from nets import PlainNet, comes_back, image, relative_error, same_state, snapshot, with_random_statistics
+from nets import PlainNet, comes_back, image, relative_error, same_state, snapshot, with_random_statistics, written_with
 from safetensors.torch import load_file
 from sampled import sampled
 from timm.layers import BatchNormAct2d, StdConv2d
@@ -175,15 +175,12 @@ def test_attention_to_less_than_the_map_stays_that(content: str, lively: Lively,
 
 def _rescoped(model: nn.Module, tmp_path: Path) -> Path:
     """A file in which the same weights attend to the whole map."""
-    own: Any = model.conversion_report
-    layers = tuple(layer.model_copy(update={"content": "global"}) for layer in own.layers)
-    config = own.config.model_copy(update={"content": "global"})
-    try:
-        model.conversion_report = own.model_copy(update={"layers": layers, "config": config})  # type: ignore[assignment]
-        tcnn.save(model, tmp_path / "global.safetensors")
-    finally:
-        model.conversion_report = own
-    return tmp_path / "global.safetensors"
+
+    def change(report: dict[str, Any]) -> None:
+        for one in (report["config"], *report["layers"]):
+            one["content"] = "global"
+
+    return written_with(model, tmp_path / "global.safetensors", change)
 
 
 @pytest.mark.slow

@@ -2,7 +2,8 @@
 what is selected of them, whether they come back from a file.
 """
 
-from collections.abc import Iterable
+import json
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import tcnn
+from tcnn.checkpoints import checkpoint
 from tcnn.config import ConversionConfig
 from tcnn.conversion.selection import Selection, select
 from tcnn.models.trace import Step, trace
@@ -172,3 +174,13 @@ def choose_timm(name: str, **options: Any) -> Selection:
     """What `select` chooses of a timm model."""
     model, steps = traced(name)
     return select(model, steps, ConversionConfig(**options))
+
+
+def written_with(model: nn.Module, path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """A file of the model whose report somebody changed: `save` itself writes what the layers are."""
+    tensors, metadata = checkpoint.contents(model)
+    report = json.loads(metadata["conversion"])
+    change(report)
+    metadata["conversion"] = json.dumps(report)
+    metadata["digest"] = checkpoint.digest(tensors, metadata)
+    return checkpoint.write((tensors, metadata), path, force=True)
