@@ -32,7 +32,8 @@ _PASSES = (
     DropPath, DropBlock2d, PatchDropout,
 )  # fmt: skip
 _OF_TRAINING = re.compile(
-    r"_.*|.*drop.*|training|inplace|momentum|num_classes|grad_checkpointing|fused_attn|known_hard|training_record"
+    r"_.*|.*drop.*|training|inplace|momentum|num_classes|grad_checkpointing|fused_attn|known_hard|training_record|"
+    r"coreml_exportable"
 )
 """Attributes that change nothing in evaluation mode, are for people, or only say how something is computed."""
 _ACTIVATIONS = re.compile(r"torch\.nn\.modules\.activation|timm\.layers\.activations\w*")

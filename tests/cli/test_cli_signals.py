@@ -22,6 +22,7 @@ from tcnn.processes import loading
 
 signals.LATER = 0.3
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what runs in a shell's background
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and by what nohup started
 NUMBER = signal.NAME
 sys.path.insert(0, "")
 
