@@ -80,9 +80,7 @@ jobs = Table(
     Column("tags", Document, nullable=False, server_default="[]"),
     Column("note", Text),
     Column("words", Text),  # what a search looks through; NULL of what an older release submitted
-    Column(
-        "waiting_claim", Integer
-    ),  # a claim whose process has not started, for it waits for slots; later ones do not
+    Column("waiting_claim", Integer),  # the claim whose process has not started, for it waits for slots
     UniqueConstraint("id", name="jobs_id"),
     sqlite_autoincrement=True,  # the number of a deleted job is never given again: lists are paged by it
 )

@@ -167,6 +167,7 @@ VARIANTS: dict[str, Callable[[], nn.Module]] = {
         "resnet10t", act_layer="gelu", drop_rate=0.2, drop_path_rate=0.2, drop_block_rate=0.1
     ),
     "scriptable": lambda: timm.create_model("test_efficientnet", scriptable=True, exportable=True, no_jit=True),
+    "another way to compute": lambda: timm.create_model("mobilevitv2_050", exportable=True),
     "pooling": lambda: timm.create_model("regnetx_002", global_pool="max"),
     "t_": lambda: timm.create_model("t_mobilenetv3_small_050", num_classes=5),
 }
