@@ -84,7 +84,9 @@ class Chunk(NamedTuple):
 def chunks_of(heads: Heads, plan: ChunkPlan) -> Iterator[tuple[Heads, list[Chunk]]]:
     """Cut a batch into chunks: for some query rows at a time, the heads restricted to these rows, and their chunks."""
     width = heads.query_columns
-    images = [slice(i, i + plan.images) for i in range(0, len(heads.value), plan.images)]
+    batch = len(heads.value)
+    count = -(-batch // plan.images)
+    images = [slice(i * batch // count, (i + 1) * batch // count) for i in range(count)]  # sizes differ by 1 at most
     for line in range(0, heads.query_rows, plan.query_rows):
         rows = heads.rows[:, line : line + plan.query_rows]
         queries = slice(line * width, (line + rows.shape[1]) * width)

@@ -91,6 +91,18 @@ def test_large_maps_run_in_chunks_of_rows(
         assert relative_error(cut_gradients[name], expected) < REORDERED, name
 
 
+@pytest.mark.parametrize(("images", "expected"), [(3, [3]), (4, [2, 2]), (7, [2, 2, 3]), (9, [3, 3, 3])])
+def test_chunks_of_a_batch_have_nearly_the_same_size(
+    layer: GPSA2d, images: int, expected: list[int], operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As few chunks as fit, whose sizes differ by one image at most: of four images two and two, not three and one."""
+    monkeypatch.setattr(chunks, "CPU_CHUNK", 3 * K * M * (REAL + 8))
+    with operations:
+        layer(torch.randn(images, CHANNELS, 12, 14, dtype=torch.float64))
+    contents = [shape[0] for name, shape, _ in operations.outputs if name == "_softmax" and shape[-1] == REAL + 8]
+    assert contents == [K * size for size in expected]
+
+
 @pytest.mark.parametrize(
     ("options", "parts"),
     crossed(
