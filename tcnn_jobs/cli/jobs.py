@@ -7,7 +7,7 @@ import typer
 
 from tcnn.cli.options.shared import AsJson
 from tcnn.errors import RequestError
-from tcnn_jobs.cli import submit
+from tcnn_jobs.cli import listing, submit
 from tcnn_jobs.cli.options import JobId, Key, Server, connect, print_json
 
 if TYPE_CHECKING:
@@ -27,63 +27,7 @@ app = typer.Typer(
     help="Submit, watch and manage jobs on a server (`tcnn serve`).",
 )  # fmt: skip
 app.add_typer(submit.app, name="submit")
-
-
-@app.command("list")
-def list_jobs(
-    status: Annotated[
-        str | None, typer.Option(help="queued, running, succeeded, failed or cancelled.", metavar="STATUS")
-    ] = None,
-    kind: Annotated[str | None, typer.Option(help="transform, finetune or evaluate.", metavar="KIND")] = None,
-    search: Annotated[
-        str | None,
-        typer.Option(help="Only jobs with these words in name, tags, note, id, request or uploads.", metavar="WORDS"),
-    ] = None,
-    tag: Annotated[
-        list[str] | None, typer.Option(help="Only jobs with this tag; repeatable: with all tags.", metavar="TAG")
-    ] = None,
-    sort: Annotated[
-        str | None,
-        typer.Option(
-            help="created, started, finished, duration, name, settings.NAME or metrics.NAME, such as metrics.accuracy; "
-            "prefix with - for descending order. Default: -created.",
-            metavar="ORDER",
-        ),
-    ] = None,
-    limit: Annotated[int, typer.Option(help="Maximum number of jobs.", metavar="N", min=1, max=100)] = 20,
-    after: Annotated[str | None, typer.Option(help="Only jobs after this one.", metavar="JOB")] = None,
-    server: Server = None,
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
-    """List jobs, newest first unless --sort says otherwise."""
-    with connect(server, key) as client:
-        found = client.jobs(
-            limit=limit, after=after, status=status, kind=kind, search=search, tags=tag or (), sort=sort
-        )
-    if as_json:
-        print_json(found)
-        return
-    from rich.table import Table
-    from rich.text import Text
-
-    from tcnn.cli.output import console
-    from tcnn_jobs.cli.watch import standing, subject
-    from tcnn_jobs.model.columns import value_of
-
-    table = Table(box=None, pad_edge=False)
-    column = [sort.lstrip("-")] if sort and "." in sort else []
-    for name in ("job", "name", "kind", "status", "model", *column, "created", "progress"):
-        table.add_column(name, overflow="fold")
-    for job in found["data"]:
-        created = job["created_at"][:19].replace("T", " ")
-        values = ["" if (value := value_of(job, name)) is None else f"{value:.6g}" for name in column]
-        called = Text(" ".join([job["name"] or "", *(f"#{one}" for one in job["tags"])]).strip())
-        table.add_row(job["id"], called, job["kind"], job["status"], str(subject(job)), *values, created, standing(job))
-    out = console.stdout()
-    out.print(table)
-    if found["has_more"]:
-        out.print(f"more: --after {found['data'][-1]['id']}", markup=False)
+app.command("list")(listing.list_jobs)
 
 
 @app.command()

@@ -75,15 +75,17 @@ class Client:
         return self._server.json("GET", f"/jobs/{_part(job)}", has="status")
 
     def jobs(self, *, limit: int = 20, after: str | None = None, status: str | None = None, kind: str | None = None,
-             search: str | None = None, tags: str | Sequence[str] = (), sort: str | None = None) -> Json:  # fmt: skip
+             model: str | None = None, search: str | None = None, tags: str | Sequence[str] = (),
+             tenant: str | None = None, sort: str | None = None) -> Json:  # fmt: skip
         """List jobs, newest first: a page as `data` and `has_more`; `after` is the last id of the page before.
 
-        `search`: words of their names, tags, notes and requests. `tags`: those that they have all of. `sort`: another
-        order, such as `-metrics.accuracy` or `settings.lr`.
+        `model`: `made` for those that have made a model, `expected` for those that will if they succeed. `search`:
+        words of their names, tags, notes and requests. `tags`: those that they have all of. `tenant`: whose, with an
+        admin's key. `sort`: another order, such as `-metrics.accuracy` or `settings.lr`.
         """
         tag = [tags] if isinstance(tags, str) else list(tags)
-        query = {"limit": limit, "after": after, "status": status, "kind": kind, "q": search, "tag": tag or None,
-                 "sort": sort}  # fmt: skip
+        query = {"limit": limit, "after": after, "status": status, "kind": kind, "model": model, "q": search,
+                 "tag": tag or None, "tenant": tenant, "sort": sort}  # fmt: skip
         given = {name: value for name, value in query.items() if value is not None}
         return self._server.json("GET", "/jobs", params=given, has="data")
 

@@ -13,6 +13,7 @@ from serving import Server
 from tiny_runs import colours
 
 from tcnn_jobs.client import connection
+from tcnn_jobs.model.accounts import NewKey, Scope
 from tcnn_jobs.model.jobs import Claim, NewEvent
 
 
@@ -99,6 +100,27 @@ class TestOneJob:
         assert "expected one of created" in run("list", "--sort", "colour").error(2)
         for one in (job, other):
             assert run("cancel", one).code == 0
+
+    def test_whose_jobs_and_what_they_make(self, run: Run, worker: Worker) -> None:
+        """An admin sees whose a job is, as on the dashboard; nobody else sees other tenants' jobs."""
+
+        def found(*options: object) -> list[str]:
+            return [row["id"] for row in run("list", *options, "--json").json["data"]]
+
+        made = taken(run, worker)
+        worker.finish(made)
+        mine, theirs = queued(run), queued(run, "--key", "key-of-bob")
+        assert made.job in found("--model", "made") and mine not in found("--model", "made")
+        assert mine in found("--model", "expected") and made.job not in found("--model", "expected")
+        assert "made" in run("list", "--model", "resnet18").error(2)
+        assert mine in found("--tenant", "alice") and theirs not in found() and "bob" not in run("list").out
+        assert "admin" in run("list", "--tenant", "bob").error(2)
+        _, admin = worker.store.create_key(NewKey(tenant="alice", scopes=frozenset({Scope.READ, Scope.ADMIN})))
+        assert found("--tenant", "bob", "--key", admin) == [theirs]
+        assert {"tenant", "alice", "bob"} <= set(run("list", "--key", admin).out.split())
+        assert "tenant" not in run("list", "--tenant", "bob", "--key", admin).out.split()
+        for job, key in ((mine, "key-of-alice"), (theirs, "key-of-bob")):
+            assert run("cancel", job, "--key", key).code == 0
 
     def test_a_failed_job_ends_as_a_local_run_would(self, run: Run, worker: Worker) -> None:
         claim = taken(run, worker)
