@@ -3,6 +3,7 @@ what is wrong with it, by the server, the command line and Python alike.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -97,7 +98,8 @@ def test_a_target_that_the_model_has_is_accepted(alice: TestClient) -> None:
     ("pattern", "found"),
     [
         ("a.b", True), ("a|a.b", True), (r"a\.b", True), (r"(?P<x>a)\.b(?!c)", True), ("a", False), ("a.c|b", False),
-        ("(((x*)*)*)*y", None), ("(?:.*){20}!", None), ("x" * 30_000, False),
+        ("(((x*)*)*)*y", None), ("x" * 30_000, False),
+        pytest.param("(?:.*){20}!", None, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_names_are_matched_as_re_does_within_two_seconds(pattern: str, found: bool | None) -> None:
@@ -106,11 +108,12 @@ def test_names_are_matched_as_re_does_within_two_seconds(pattern: str, found: bo
 
 def test_a_target_without_end_holds_nobody_up(served: Server) -> None:
     """A thread of the server would keep the interpreter to itself, so that not even a signal was heard."""
-    body = {"model": "nasnetalarge", "pretrained": False, "target": ENDLESS}
+    body = {"model": "densenet121", "pretrained": False, "target": ENDLESS}
     with served.client() as alice, served.client("key-of-bob") as bob, ThreadPoolExecutor(4) as threads:
         asked = [threads.submit(alice.post, "/transform", json=body) for _ in range(2)]
         while not all(one.done() for one in asked):
             assert bob.get("/models?limit=1").status_code == 200
+            time.sleep(0.05)
         for one in asked:
             answer = one.result()
             assert answer.status_code == 422, answer.text

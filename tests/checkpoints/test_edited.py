@@ -199,8 +199,14 @@ def test_harmless_changes_are_no_edits(lively: Lively, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("error:the model is not as")
-@pytest.mark.parametrize("merged", ["before", "after"])
-@pytest.mark.parametrize("name", ["repvgg_a0", "lcnetv2_small"])
+@pytest.mark.parametrize(
+    ("name", "merged"),
+    [
+        ("repvgg_a0", "before"), ("lcnetv2_small", "after"),
+        pytest.param("repvgg_a0", "after", marks=pytest.mark.slow),
+        pytest.param("lcnetv2_small", "before", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 @torch.no_grad()
 def test_what_timm_merged_comes_back(name: str, merged: str, lively: Lively, image: Tensor, tmp_path: Path) -> None:
     """The names in its file are not those of what timm builds, so that nothing loaded it."""

@@ -46,7 +46,7 @@ def test_more_than_logits_in_training_is_refused_before_anything_is_written(
     told = rf"^{kind.__name__}: expected a tensor of logits as its output in training mode, found {found}; "
     for _ in range(2):
         with pytest.raises(RequestError, match=told):
-            tcnn.finetune(kind(), data, out=out, quiet=True, epochs=1, batch_size=4, workers=0)
+            tcnn.finetune(kind(), data, out=out, quiet=True, epochs=1, batch_size=4, workers=0, size=32)
         assert not out.exists() or not list(out.iterdir())
 
 

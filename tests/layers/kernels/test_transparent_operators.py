@@ -106,7 +106,7 @@ def written(nodes: Nodes) -> list[object]:
 @pytest.mark.parametrize(
     ("form", "side", "kernels"),
     [
-        ("same pixels", 14, [["grads", "sums"]]),
+        pytest.param("same pixels", 14, [["grads", "sums"]], marks=pytest.mark.slow),
         ("strided", 14, [["grads", "sums"]]),
         pytest.param("same pixels", 32, [["expected", "grads", "sums"], ["grads"]], marks=pytest.mark.slow),
     ],
