@@ -10,6 +10,7 @@ from tcnn.errors import RequestError, shorten
 from tcnn.evaluation.held_out import trainings_in
 from tcnn.training.record import Sources, working_directory
 from tcnn.training.runs.callbacks import Say
+from tcnn.training.runs.resume import Position
 from tcnn.training.runs.rundir import RunDirectory, changed_settings
 
 PATHS = ("model", "data", "val")
@@ -39,16 +40,16 @@ class Resumed:
 
     Args:
         record: what the run would be, if it began now.
-        updates: those at the resume point; None without one, where it begins anew.
+        position: where the resume point is; None without one, where it begins anew.
     """
 
-    def __init__(self, run: RunDirectory, record: dict[str, Any], updates: int | None) -> None:
+    def __init__(self, run: RunDirectory, record: dict[str, Any], position: Position | None) -> None:
         self._run, self._now, self._before = run, record, run.record()
         self._changes = _changes(self._before, record)
         self.record: dict[str, Any] = record
         """With what it has learned from, and what changed when."""
-        if updates is not None:
-            self.record = _continued(self._before, record, self._changes, updates)
+        if position is not None:
+            self.record = _continued(self._before, record, self._changes, position)
 
     def check(self, allow: bool, say: Say) -> None:
         """Raise `RequestError` if anything changed, unless that is allowed; then say what."""
@@ -65,6 +66,14 @@ class Resumed:
             )
         for change in self._changes:
             say(f"changed: {change}")
+
+    def forget_best(self, position: Position) -> bool:
+        """Forget the best epoch if it was measured on other images, or at another size, than those to come."""
+        since = max((one.get("best_from", 0) for one in self.record.get("changes", ())), default=0)
+        forgotten = position.best_epoch is not None and position.best_epoch < since
+        if forgotten:
+            position.best = position.best_epoch = None
+        return forgotten
 
     def write(self, sources: Sources) -> None:
         """Write what the run goes on with to config.json, if anything changed: the next resume is compared with it."""
@@ -91,23 +100,27 @@ def _changes(before: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
 
 
 def _continued(
-    before: Mapping[str, Any], record: Mapping[str, Any], changes: list[str], updates: int
+    before: Mapping[str, Any], record: Mapping[str, Any], changes: list[str], position: Position
 ) -> dict[str, Any]:
-    """The record of a run that goes on after so many updates.
+    """The record of a run that goes on from a position.
 
     Its weights come from a resume point, so what it began with is what config.json says, whatever `model` is now. If
     other images are held out from now on, the training until now is an earlier one.
     """
     earlier = list(before.get("earlier", record["earlier"]))
+    same_part = _same_part(before, record)
     for until_now in trainings_in(before)[:1]:
-        if not _same_part(before, record) and until_now._asdict() not in earlier:
+        if not same_part and until_now._asdict() not in earlier:
             earlier.insert(0, until_now._asdict())
     config = dict(record["config"])
     found = {**record, "earlier": earlier, "config": config, "weights": before.get("weights", record["weights"])}
     for key in PATHS:  # as seen from the directory in which the run began, which config.json keeps
         found[key] = _kept(before, before.get(key), record[key])
     config["teacher"] = _kept(before, with_defaults(before.get("config", {}))["teacher"], config["teacher"])
-    listed = [*before.get("changes", ()), *([{"updates": updates, "changed": changes}] if changes else [])]
+    change: dict[str, Any] = {"updates": position.updates, "changed": changes or ["images, or their order"]}
+    if not (same_part and _same(before, "size", record)):
+        change["best_from"] = position.epoch
+    listed = [*before.get("changes", ()), *([change] if changes or not same_part else [])]
     return found | ({"changes": listed} if listed else {})
 
 

@@ -110,7 +110,7 @@ def train_run(
     start, check = _initial_model(sources, config, train_set.class_names, fresh, device, processes, callbacks)
     teacher = _teacher(sources, config, start.model, train_set.class_names)
     record = run_record(sources, config, start, train_set)
-    resumed = Resumed(run, record, None if point is None else point.position.updates) if resuming else None
+    resumed = Resumed(run, record, None if point is None else point.position) if resuming else None
     record = record if resumed is None else resumed.record
     loader = training_loader(start, train_set, config, processes, device)
     # Before an existing run is replaced: an optimizer that cannot be created must not cost it.
@@ -138,7 +138,7 @@ def train_run(
         )  # fmt: skip
         if point is not None:
             trainer.restore(point)
-            say(_resume_note(point.position, loader.steps))
+            say(_going_on(trainer.position, resumed, loader.steps))
         if processes.first and not trainer.position.finished:
             _learns_on(run, resumed, sources)
         position = trainer.run(stop)
@@ -214,7 +214,9 @@ def _last_scores(run: RunDirectory) -> dict[str, Any]:
     return scores
 
 
-def _resume_note(position: Position, steps: int) -> str:
+def _going_on(position: Position, resumed: Resumed | None, steps: int) -> str:
+    """Say where a run goes on, and forget its best epoch if it is compared with no other one."""
     if position.finished:
         return "the run is finished already"
-    return f"going on in epoch {position.epoch + 1} at step {position.step} of {steps}"
+    anew = "; the best epoch is chosen anew" if resumed is not None and resumed.forget_best(position) else ""
+    return f"going on in epoch {position.epoch + 1} at step {position.step} of {steps}{anew}"

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from tiny_runs import colours, run
 
 import tcnn
@@ -98,16 +100,33 @@ def test_the_record_says_what_changed_and_the_next_resume_is_compared_with_it(he
     go_on(here, 2, seed=5)
     record = json.loads((here / "run" / "config.json").read_text())
     assert (record["config"]["seed"], record["config"]["epochs"]) == (5, 2)
-    assert record["changes"] == [{"updates": 3, "changed": ["epochs: 1 → 2", "seed: 0 → 5"]}]
+    assert record["changes"] == [{"updates": 3, "changed": ["epochs: 1 → 2", "seed: 0 → 5"], "best_from": 1}]
     with pytest.raises(RequestError, match=r"run: ran with other settings \(seed: 5 → 0\); give the same ones, or"):
         go_on(here, 2, allow_changes=False)
     assert go_on(here, 2, allow_changes=False, seed=5).epochs == 2
     go_on(here, 3, seed=5)
     changes = json.loads((here / "run" / "config.json").read_text())["changes"]
-    assert [one["updates"] for one in changes] == [3, 6]
+    assert [(one["updates"], one.get("best_from")) for one in changes] == [(3, 1), (6, None)]
     page = str(tcnn.report(here / "run"))
     for line in ("Changed when it was resumed", "epochs: 1 → 2", "seed: 0 → 5", "epochs: 2 → 3"):
         assert line in page
+
+
+@pytest.mark.parametrize(
+    ("options", "anew"), [({}, False), ({"seed": 5}, True), ({"size": 48}, True), ({"weight_decay": 0.1}, False)]
+)
+def test_the_best_epoch_is_one_of_those_measured_on_the_same_images(
+    here: Path, data: Path, options: dict[str, Any], anew: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An epoch that had all of some other images right was the best one for ever."""
+    point = max((here / "run" / "resume").glob("*.safetensors"))
+    tensors, metadata = load_file(point), safe_open(point, "pt").metadata()
+    position = json.loads(metadata["position"]) | {"best": 2.0}  # which no epoch reaches
+    save_file(tensors, point, metadata | {"position": json.dumps(position)})
+    result = go_on(here, 2, quiet=False, **options)
+    assert ("the best epoch is chosen anew" in capsys.readouterr().err) == anew
+    assert (result.best_epoch, result.best_top1) == ((1, result.top1) if anew else (0, 2.0))
+    assert (go_on(here, 3, **options).best_epoch > 0) == anew  # also when it is resumed once more
 
 
 def test_where_nothing_is_learned_nothing_is_changed(here: Path, data: Path) -> None:
