@@ -108,7 +108,7 @@ def train_run(
         say(line)
     fresh = point is None
     start, check = _initial_model(sources, config, train_set.class_names, fresh, device, processes, callbacks)
-    teacher = _teacher(sources, config, start.model, train_set.class_names)
+    teacher = _teacher(sources, config, start, train_set.class_names)
     record = run_record(sources, config, start, train_set)
     resumed = Resumed(run, record, None if point is None else point.position) if resuming else None
     record = record if resumed is None else resumed.record
@@ -173,12 +173,10 @@ def _initial_model(
     return start, check
 
 
-def _teacher(
-    sources: Sources, config: FinetuneConfig, model: nn.Module, class_names: Sequence[str]
-) -> nn.Module | None:
+def _teacher(sources: Sources, config: FinetuneConfig, start: Start, class_names: Sequence[str]) -> nn.Module | None:
     teacher = teacher_for(sources.model, config, sources.pretrained, sources.weights)
     if teacher is not None:
-        check_teacher(teacher, model, class_names)
+        check_teacher(teacher, start.model, class_names, start.size)
     return teacher
 
 

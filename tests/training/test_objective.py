@@ -132,6 +132,17 @@ def test_a_teacher_must_fit() -> None:
     check_teacher(Known(), Known(), ["ant", "bee", "cat"])
 
 
+def test_a_teachers_classes_are_those_of_its_output() -> None:
+    """One whose classifier was replaced by hand says the number of the old one: refused, or ended in its first step."""
+    teacher = timm.create_model("test_resnet")
+    teacher.fc = nn.Linear(teacher.num_features, 3)
+    check_teacher(teacher, Known(), ["ant", "bee", "cat"])
+    teacher = timm.create_model("test_resnet", num_classes=3)
+    teacher.fc = nn.Linear(teacher.num_features, 4)
+    with pytest.raises(RequestError, match=r"expected 3 classes.* found 4"):
+        check_teacher(teacher, Known(), ["ant", "bee", "cat"])
+
+
 def test_a_teacher_must_have_the_classes_in_their_order() -> None:
     class Named(Known):
         pretrained_cfg: ClassVar = {**Known.pretrained_cfg, "label_names": ["ant", "bee", "cat"]}

@@ -14,7 +14,7 @@ from tcnn.config import FinetuneConfig
 from tcnn.data.sources.names import class_name
 from tcnn.errors import RequestError
 from tcnn.models.running import weights_dtype
-from tcnn.models.trace import meta_copy
+from tcnn.models.trace import meta_copy, output_count
 
 
 def create_task(
@@ -63,15 +63,22 @@ def check_training_output(model: nn.Module, image: tuple[int, int, int]) -> None
         )
 
 
-def check_teacher(teacher: nn.Module, model: nn.Module, class_names: Sequence[str]) -> None:
-    """Raise `RequestError` unless the teacher has the classes of the data set, in its order as far as that is known."""
+def check_teacher(
+    teacher: nn.Module, model: nn.Module, class_names: Sequence[str], size: tuple[int, int] | None = None
+) -> None:
+    """Raise `RequestError` unless the teacher has the classes of the data set, in its order as far as that is known.
+
+    Args:
+        size: (height, width) of the images; default: what the teacher was made for. How many classes it tells apart is
+            seen from its output, for its `num_classes` stays when somebody puts another classifier in place of timm's.
+    """
     lacking = [name for name in ("pretrained_cfg", "num_classes", "in_chans") if not getattr(model, name, None)]
     if lacking:
         raise RequestError(
             f"teacher: {type(model).__name__} has no {', '.join(lacking)}; timm's distillation needs it, as timm's "
             "models have it"
         )
-    found, classes = getattr(teacher, "num_classes", None), len(class_names)
+    found, classes = output_count(teacher, size), len(class_names)
     if found != classes:
         raise RequestError(
             f"teacher: expected {classes} classes, as the data set has, found {found}; choose a teacher that was "
