@@ -134,7 +134,7 @@ def refuse_sharded(model: nn.Module, verb: str) -> None:
                 f"{type(model).__name__}: expected whole tensors to {verb} it, found {name} sharded (DTensor), as "
                 "fully_shard leaves it; load get_model_state_dict(model, "
                 "options=StateDictOptions(full_state_dict=True)) of torch.distributed.checkpoint.state_dict into a "
-                "copy that is not sharded"
+                "copy that is not sharded (docs/trainers.md)"
             )
 
 
