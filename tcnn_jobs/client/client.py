@@ -106,10 +106,18 @@ class Client:
         self._server.json("DELETE", f"/jobs/{_part(job)}")
 
     def share(self, job: str, *, days: float = 7, key: str | None = None) -> Json:
-        """Make a link that shows a job to whoever has it: `page` below the server's URL, `secret` in place of a key."""
-        return self._server.json(
-            "POST", f"/jobs/{_part(job)}/shares", json={"days": days}, headers=once(key), has="page"
-        )
+        """Make a link that shows a job to whoever has it: `page` below the server's URL, `secret` in place of a key.
+
+        Both are None for a `key` that was used before: the server does not store secrets. Without one, a link whose
+        secret was lost with the answer is revoked, and another one made.
+        """
+        while True:
+            made = self._server.json(
+                "POST", f"/jobs/{_part(job)}/shares", json={"days": days}, headers=once(key), has="page"
+            )
+            if made["page"] is not None or key is not None:
+                return made
+            self.unshare(job, made["id"])
 
     def shares(self, job: str) -> Json:
         """The links to a job that are valid: `data`."""

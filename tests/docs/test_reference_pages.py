@@ -21,10 +21,17 @@ from tcnn.config import PRESETS, FinetuneConfig
 from tcnn.config.base import ErrorStats
 from tcnn.conversion.report import ConversionReport, LayerReport, SkippedLayer
 from tcnn.demo.journey import DemoResult, Row
+from tcnn.evaluation.comparing.paired import PairedDifference
+from tcnn.evaluation.comparing.report import Comparison, CorruptionScore
+from tcnn.evaluation.comparing.report import Row as EvaluationRow
+from tcnn.evaluation.comparing.single_images import Mistake, ModelChange
+from tcnn.evaluation.predict import Answers, Guess, Prediction, PredictionReport
+from tcnn.evaluation.scores import Evaluation
 from tcnn.exporting.interface import ExplorerReport, ExportAxis, ExportCheck, ExportReport
 from tcnn.folding.report import FoldedLayer, FoldReport, FoldResult, PrunedHead, PruningAccuracy, Speed
 from tcnn.planning.report import PlannedDisk, PlannedMemory, PlannedModel, PlannedPhase, TrainingPlan
 from tcnn.publishing.push import PushedFile, PushReport
+from tcnn.training.single_run import FinetuneResult
 from tcnn.verification.report import AsRun, Drift, DtypePass, LayerError, VerificationReport
 from tcnn.vit.report import InitialisationReport, InitialisedLayer
 from tcnn.workflows.pipeline import ConversionResult
@@ -151,6 +158,9 @@ def test_error_names() -> None:
         ("info", [ModelInfo, Verified, Trained]),
         ("models", [Entry]),
         ("demo", [DemoResult, Row]),
+        ("finetune", [FinetuneResult]),
+        ("evaluate", [Comparison, EvaluationRow, CorruptionScore, Evaluation, Mistake, PairedDifference, ModelChange]),
+        ("predict", [PredictionReport, Answers, Prediction, Guess]),
     ],
 )
 def test_json_keys(command: str, kinds: list[type[BaseModel]]) -> None:

@@ -260,6 +260,19 @@ class TestAway:
             assert client.watch("job_1", event=lambda *_: setattr(wire, "left", 1))["status"] == "succeeded"
             assert wire.cuts == 1
 
+    def test_a_link_whose_secret_was_lost_is_made_anew(self, server: Server) -> None:
+        """The server does not store it: the address ended in None, beside a link that nobody could use."""
+        with relay(server.url, 0, cuts=0) as wire, Client(wire.url, "key-of-alice", patience=20) as client:
+            job = client.submit("transform", {"model": "resnet18", "pretrained": False})["id"]
+            for key in (None, "mine"):
+                wire.left = 1
+                made = client.share(job, key=key)
+                assert (made["page"] is None) == (key == "mine")
+                (listed,) = client.shares(job)["data"]
+                assert listed["id"] == made["id"]
+                client.unshare(job, made["id"])
+            assert wire.cuts == 2
+
     def test_a_busy_server_is_asked_again_with_the_same_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """After the pause that it asks for."""
         busy = (503, {"Retry-After": "1"}, b'{"detail": "the database is locked"}')
