@@ -145,6 +145,7 @@ def test_a_run_has_the_classes_that_it_was_trained_for(tcnn: Run, data: Path, mo
     assert tcnn("verify", "run", "--against", "run/baseline", *own).code == 3
 
 
+@pytest.mark.slow  # three processes of torch
 def test_every_process_of_a_run_builds_it(
     tcnn: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,7 +53,13 @@ def data(home: Path, here: Path) -> Path:
     return place
 
 
-@pytest.mark.parametrize("options", [{"seed": 5}, {"val_split": 0.4}, {"val_split": None, "val": "other"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"seed": 5}, pytest.param({"val_split": 0.4}, marks=pytest.mark.slow),
+        pytest.param({"val_split": None, "val": "other"}, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_what_was_learned_from_before_another_part_was_held_out(
     here: Path, data: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -113,8 +119,12 @@ def test_the_record_says_what_changed_and_the_next_resume_is_compared_with_it(he
 
 
 @pytest.mark.parametrize(
-    ("options", "anew"), [({}, False), ({"seed": 5}, True), ({"size": 48}, True), ({"weight_decay": 0.1}, False)]
-)
+    ("options", "anew"),
+    [
+        ({"weight_decay": 0.1}, False), ({"size": 48}, True),
+        pytest.param({}, False, marks=pytest.mark.slow), pytest.param({"seed": 5}, True, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_the_best_epoch_is_one_of_those_measured_on_the_same_images(
     here: Path, data: Path, options: dict[str, Any], anew: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
