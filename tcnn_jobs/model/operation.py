@@ -45,6 +45,8 @@ class WorkerState(Model):
     info: WorkerInfo
     busy: int
     """Slots that its running jobs take."""
+    waiting: int = 0
+    """Jobs that it has taken and that wait until enough of its slots are free."""
     present: bool
     """Whether it was heard of lately: within its lease, or a minute if that is longer."""
     keeps_house: bool = False

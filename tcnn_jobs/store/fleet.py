@@ -29,6 +29,7 @@ from tcnn_jobs.database.schema import has_status, jobs, leases, workers
 from tcnn_jobs.model.jobs import Job, Status
 from tcnn_jobs.model.operation import WorkerInfo, WorkerState
 from tcnn_jobs.settings import LONGEST_LEASE
+from tcnn_jobs.store.accounts.quotas import WAITS
 
 HEARD_OF = 60.0
 """Seconds for which a silent worker still counts as one that may take a job; its lease, if that is longer."""
@@ -49,8 +50,13 @@ PRESENT: ColumnElement[bool] = workers.c.heartbeat_at > now() - case(
 WIDEST: ColumnElement[int] = func.coalesce(workers.c.widest, workers.c.slots)
 """Slots of the largest job that a worker can run; an older release does not say how many those are."""
 _DEAD = and_(workers.c.heartbeat_at < now() - KEPT, not_(PRESENT))
-_BUSY = (
-    select(jobs.c.worker, func.sum(jobs.c.slots).label("slots"))
+_LOAD = (
+    select(
+        jobs.c.worker,
+        func.sum(jobs.c.slots).label("reserved"),
+        func.sum(case((WAITS, 0), else_=jobs.c.slots)).label("busy"),
+        func.sum(case((WAITS, 1), else_=0)).label("waiting"),
+    )
     .where(has_status(Status.RUNNING))
     .group_by(jobs.c.worker)
 )
@@ -96,12 +102,16 @@ class Fleet(Database):
     def workers(self) -> list[WorkerState]:
         """Every worker that was heard of in the last `KEPT` seconds and has not left properly, by host and name."""
         with self.reading() as connection:
-            busy = {row.worker: int(row.slots) for row in connection.execute(_BUSY)}
+            load = _load(connection)
             keeper = connection.scalar(_KEEPER)
             found = [(_as_worker(row), bool(row.present)) for row in connection.execute(_WORKERS)]
         return [
             WorkerState(
-                info=info, busy=busy.get(info.name, 0), present=present, keeps_house=present and info.name == keeper
+                info=info,
+                present=present,
+                keeps_house=present and info.name == keeper,
+                busy=load.get(info.name, NOTHING).busy,
+                waiting=load.get(info.name, NOTHING).waiting,
             )
             for info, present in found
         ]
@@ -111,8 +121,9 @@ class Fleet(Database):
         wanted = {"one": name, "size": job.slots, "understood": job.request_version, "job": job.id}
         with self.reading() as connection:
             rows = connection.execute(_ROOMY, wanted).all()
-            busy = {row.worker: int(row.slots) for row in connection.execute(_BUSY)} if rows else {}
-        return next((row.name for row in rows if room(row.slots, row.widest, busy.get(row.name, 0)) >= job.slots), None)
+            load = _load(connection) if rows else {}
+        free = ((row.name, room(row.slots, row.widest, load.get(row.name, NOTHING).reserved)) for row in rows)
+        return next((name for name, left in free if left >= job.slots), None)
 
     def forget_dead_workers(self) -> int:
         """Rows of workers that nobody has heard of for `KEPT` seconds go; returns how many."""
@@ -138,8 +149,23 @@ def heard(connection: Connection, seconds: float) -> list[WorkerInfo]:
 
 def slots(connection: Connection) -> dict[str, tuple[int, int]]:
     """Slots of every worker that is present, and how many of them its running jobs take."""
-    busy = {row.worker: int(row.slots) for row in connection.execute(_BUSY)}
-    return {row.name: (row.slots, busy.get(row.name, 0)) for row in connection.execute(_SLOTS)}
+    load = _load(connection)
+    return {row.name: (row.slots, load.get(row.name, NOTHING).busy) for row in connection.execute(_SLOTS)}
+
+
+class Load(NamedTuple):
+    """What a worker's jobs take: slots that they have or wait for, slots that they have, and how many of them wait."""
+
+    reserved: int
+    busy: int
+    waiting: int
+
+
+NOTHING = Load(0, 0, 0)
+
+
+def _load(connection: Connection) -> dict[str, Load]:
+    return {row.worker: Load(*map(int, row[1:])) for row in connection.execute(_LOAD)}
 
 
 def room(slots: int, widest: int, busy: int) -> int:

@@ -69,7 +69,7 @@ def audit(
 
 WORKER: dict[str, Any] = {
     "name": "gpu1-4242-9f86d0", "host": "gpu1", "version": f"tcnn {__version__}, torch 2.15.0", "slots": 2, "busy": 1,
-    "request_version": 3, "present": True, "keeps_house": True, "started_at": "2026-11-21T08:00:00.123Z",
+    "waiting": 0, "request_version": 3, "present": True, "keeps_house": True, "started_at": "2026-11-21T08:00:00.123Z",
     "heartbeat_at": "2026-11-21T12:00:00.123Z", "lease": 60.0,
     "gpus": [{"index": 0, "name": "NVIDIA H100", "memory_used": 3221225472, "memory_total": 85899345920}],
 }  # fmt: skip
@@ -86,6 +86,7 @@ class WorkerView(BaseModel):
     )
     slots: int = Field(description="Maximum number of concurrent jobs.")
     busy: int = Field(description="Slots in use.")
+    waiting: int = Field(description="Jobs that it has taken and that wait until enough of its slots are free.")
     present: bool = Field(description="Whether it has sent a heartbeat recently: within a minute, or within its lease.")
     keeps_house: bool = Field(
         description="Whether it is the worker that does the housekeeping: lost jobs, cleanup and webhooks."
@@ -100,7 +101,7 @@ class WorkerView(BaseModel):
         """The worker as the API shows it."""
         told = state.info.model_dump(include={"name", "host", "version", "request_version", "slots", "lease", "gpus"})
         times = {"started_at": iso(state.info.started_at), "heartbeat_at": iso(state.info.heartbeat_at)}
-        return cls(**told, **times, **state.model_dump(include={"busy", "present", "keeps_house"}))
+        return cls(**told, **times, **state.model_dump(include={"busy", "waiting", "present", "keeps_house"}))
 
 
 class WorkerList(Page):

@@ -33,6 +33,8 @@ def test_a_wide_job_goes_to_the_worker_that_comes_with_room(house: House) -> Non
     house.step_until(busy, lambda: "ready" in house.kinds(first))
     wide = house.submit(slots=2)
     house.step_until(busy, lambda: "message" in house.kinds(wide))
+    (load,) = house.store.workers()
+    assert (load.busy, load.waiting) == (1, 1), "it has two slots, of which a job that waits takes none"
     idle = house.worker("event('ready'); wait_for_stop()", slots=2)
 
     def both() -> bool:
