@@ -8,7 +8,7 @@ from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
-from torch.fx import Proxy
+from torch.fx import Proxy, Tracer
 
 from tcnn.errors import RequestError
 from tcnn.layers import functional
@@ -22,8 +22,6 @@ from tcnn.layers.terms.parameters import Parameters, fold_value, is_identity
 from tcnn.layers.terms.positions import Factors, Pair
 from tcnn.layers.terms.products import Matrix, Packed, pack
 from tcnn.layers.terms.scopes import GLOBAL
-
-torch.fx.wrap("convolution_and_attention")
 
 MAX_CACHED_ELEMENTS = 2**22
 """Largest positional attention map (elements: queries × heads × keys) that is cached for one map size."""
@@ -81,12 +79,28 @@ class FusedGPSA2d(ConvolutionShaped):
         return torch.full((), torch.nan, dtype=like.dtype, device=like.device).expand(shape)
 
     def forward(self, input: Tensor) -> Tensor:
-        given: object = input  # of symbolic tracing a Proxy
+        given: object = input
+        if isinstance(given, Proxy):
+            return cast("Tensor", self._traced(given))
         parameters = self.attention_parameters() if "proj" in self._tensors else None
         return convolution_and_attention(
             input, self.geometry, self.scope, self._tensor("kernel"), self._tensor("value"), self._tensor("bias"),
-            self.groups, parameters, None if isinstance(given, Proxy) else self.positional,
+            self.groups, parameters, self.positional,
         )  # fmt: skip
+
+    @property
+    def _itself(self) -> Self:
+        return self
+
+    def _traced(self, input: Proxy) -> Proxy:
+        """A call of this module in the graph of `torch.fx`, in anybody's tracer.
+
+        Tensors given to a call of a function would become constants of the graph, which cannot be moved, nor copied
+        where they are opaque.
+        """
+        tracer = cast("Tracer", input.tracer)
+        # Of a layer traced alone, which is the root, the path is empty.
+        return tracer.create_proxy("call_module", tracer.path_of_module(self) or "_itself", (input,), {})
 
     def train(self, mode: bool = True) -> Self:
         """Raise `RequestError`, except for ``train(False)``: a fused layer cannot be trained."""
