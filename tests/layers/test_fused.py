@@ -1,5 +1,7 @@
 """Layers prepared for inference: the same function, told apart from those that can be trained."""
 
+import copy
+import io
 from collections.abc import Callable
 
 import pytest
@@ -7,6 +9,7 @@ import torch
 from layer_forms import FORMS, REORDERED, image, layer
 from operations import Operations
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import tcnn
 from tcnn.errors import RequestError
@@ -99,6 +102,24 @@ def test_gradients_of_the_input_after_inference_mode(form: str, relative_error: 
     FORMS[form]()(again).square().sum().backward()
     assert found is not None and again.grad is not None
     assert relative_error(found, again.grad) < REORDERED
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("options", [{}, {"stride": 2}], ids=str)
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_programs_hold_ordinary_matrices(options: dict[str, int], relative_error: RelativeError) -> None:
+    """No file can hold a packed one, nor can a program that `torch.jit.trace` makes."""
+    made = FusedGPSA2d(GPSA2d(4, 6, 3, padding=1, temperature=0.7, **options))  # type: ignore[arg-type]
+    x, scripted, exported = image().float(), io.BytesIO(), io.BytesIO()
+    traced = torch.jit.trace(made, x)
+    program = torch.export.export(made, (x,))
+    torch.jit.save(traced, scripted)
+    torch.export.save(program, exported)
+    for file in (scripted, exported):
+        file.seek(0)
+    found = traced, torch.jit.load(scripted), program.module(), torch.export.load(exported).module(), make_fx(made)(x)
+    for one in (*found, copy.deepcopy(made)):
+        assert relative_error(one(x.flip(0)), made(x.flip(0))) < 1e-6
 
 
 @torch.no_grad()

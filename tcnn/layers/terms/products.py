@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
-from tcnn.layers.terms.execution import is_eager, is_transformed
+from tcnn.layers.terms.execution import is_eager, is_transformed, untraced
 
 MIN_MULTIPLY_ADDS = 2**27
 """Number of multiply-adds from which oneDNN is faster; below it, the overhead of the call is larger than the gain."""
@@ -34,8 +34,11 @@ class Packed(NamedTuple):
     shape: torch.Size
 
     def plain(self) -> Tensor:
-        """The matrix unpacked, (out, in)."""
-        return self.blocks.to_dense()
+        """The matrix unpacked, (out, in); to a tracer a constant, for no program can hold the opaque tensor."""
+        if not is_transformed() or torch.compiler.is_dynamo_compiling():  # that reads the opaque one in every call
+            return self.blocks.to_dense()
+        with untraced():
+            return self.blocks.to_dense()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Packed":
         return _packed(self.plain())
