@@ -15,7 +15,7 @@ from timm.models import reparameterize_model
 from timm.models._input import get_model_args
 from torch import Tensor, nn
 
-from tcnn.checkpoints.edits import GEOMETRY, Edits, describe, edits, in_words, unlike
+from tcnn.checkpoints.edits import GEOMETRY, Edits, describe, edits, in_words, remedy, unlike
 from tcnn.checkpoints.files import refuse_in_files
 from tcnn.config.conversion import OF_TRAINING
 from tcnn.conversion.report import ConversionReport, LayerReport
@@ -88,7 +88,7 @@ def note_of(described: Described) -> str | None:
         return None
     return (
         f"the model is not as {described.report.base_model} is built ({in_words(described.edited)}), so its file loads "
-        "with its architecture only: tcnn.load(FILE, source=MODEL)"
+        f"with its architecture only: tcnn.load(FILE, source=MODEL){remedy(described.edited)}"
     )
 
 
@@ -108,16 +108,17 @@ def refuse_without_source(edited: Edits, report: ConversionReport, name: str) ->
     if edited:
         raise CheckpointError(
             f"{name}: made from a {report.base_model} that was changed by hand ({in_words(edited)}), which timm does "
-            f"not build; {GIVE_SOURCE}"
+            f"not build; {GIVE_SOURCE}{remedy(edited)}"
         )
 
 
 def refuse_other_source(model: nn.Module, edited: Edits, name: str) -> None:
     """Raise `CheckpointError` for a source without the changes that the model of the file had."""
     for module, found in unlike(model, edited):
-        expected = in_words({module: {key: edited[module][key] for key in found}})
+        expected = {module: {key: edited[module][key] for key in found}}
         raise CheckpointError(
-            f"{name}: does not fit the source: expected {expected}, as it was saved, found {in_words({module: found})}"
+            f"{name}: does not fit the source: expected {in_words(expected)}, as it was saved, found "
+            f"{in_words({module: found})}{remedy(expected)}"
         )
 
 

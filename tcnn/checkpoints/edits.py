@@ -86,16 +86,24 @@ def describe(module: nn.Module | None) -> Description:
 
 
 def in_words(found: Mapping[str, Description], most: int = 3) -> str:
-    """Edits in words: `maxpool: nothing; bn1: eps=0.1; fc: weight 4×512`."""
+    """Edits in words: `maxpool: nothing; bn1: eps=0.1; fc: weight 4×512`. Classes that are not PyTorch's in full."""
     parts = [f"{name or 'the model itself'}: {_words(one)}" for name, one in found.items()]
     more = f"; and {len(parts) - most} more" if len(parts) > most else ""
     return shorten("; ".join(parts[:most]), 240) + more
 
 
+def remedy(found: Mapping[str, Description]) -> str:
+    """What to do before saving a model with these edits, as the end of a message; empty where nothing is known."""
+    adapted = any(str(one.get("module")).startswith("peft.") for one in found.values())
+    return (
+        "; call merge_and_unload() of peft's model before saving, and its layers are PyTorch's again" if adapted else ""
+    )
+
+
 def _words(one: Description) -> str:
     kind = one.get("module")
-    if kind is not None:
-        return str(kind).rpartition(".")[2]
+    if kind is not None:  # by its last part alone somebody's `Linear` would be PyTorch's
+        return str(kind).rpartition(".")[2] if str(kind).startswith("torch.nn.modules.") else str(kind)
     told = []
     for key, value in one.items():
         if key.endswith(SHAPE):

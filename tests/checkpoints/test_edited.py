@@ -233,6 +233,29 @@ def test_edits_that_nobody_wrote_so_are_refused(section: str, lively: Lively, tm
         tcnn.load(file)
 
 
+class Linear(nn.Linear):
+    """As peft's: what a model has in the place of PyTorch's layer of the same name."""
+
+    __module__ = "peft.tuners.lora.layer"
+
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * super().forward(input)
+
+
+def test_a_class_of_the_same_name_is_told_from_pytorchs(lively: Lively, tmp_path: Path) -> None:
+    """With what makes it PyTorch's again."""
+    source, path = lively(), tmp_path / "m.safetensors"
+    model = tcnn.convert(source).model
+    model.fc = Linear(model.fc.in_features, model.fc.out_features)
+    full, remedy = r"fc: peft\.tuners\.lora\.layer\.Linear", r"merge_and_unload\(\)"
+    with pytest.warns(UserWarning, match=rf"{full}.*source=MODEL.*{remedy}"):
+        tcnn.save(model, path)
+    with pytest.raises(CheckpointError, match=rf"expected {full}, as it was saved, found fc: Linear; .*{remedy}"):
+        tcnn.load(path, source=source)
+    with pytest.raises(CheckpointError, match=rf"{full}.*source.*{remedy}"):
+        tcnn.load(path)
+
+
 class Wrapper(nn.Module):
     """Forwards attributes to the model inside, as peft's do."""
 
