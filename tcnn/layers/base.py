@@ -216,6 +216,62 @@ class AttentionLayer(ConvolutionShaped):
         return super()._apply(*args, **kwargs)
 
 
+class FilterInProjection(AttentionLayer):
+    """An `AttentionLayer` whose filter is no parameter, but part of ``proj``.
+
+    What treats a convolution by its parameter ``weight`` (pruning, weight and spectral norm, merging with a batch norm)
+    finds none and learns so by `UnsupportedLayerError`: what it wrote would have no influence on the function.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parameters = _WithoutWeight()
+
+    @property
+    def filter(self) -> Tensor:
+        """W_out as a convolution filter, (C_out, C_in/G, kh, kw), a view; W_val is not multiplied in."""
+        return convolution.filter_of(self.tap_proj, self.geometry)
+
+    @property
+    def tap_proj(self) -> Tensor:
+        """W_out of the heads with a tap, (C_out, P·C_in/G), a view of ``proj``."""
+        return self.proj[:, : self.geometry.heads * (self.in_channels // self.groups)]
+
+    @property
+    def weight(self) -> Tensor:
+        """``filter``, under the name that `nn.Conv2d` has for it: models ask their convolutions for its dtype."""
+        return self.filter
+
+    @weight.setter
+    def weight(self, value: object) -> None:
+        _refuse_weight("weight")
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """As `nn.Module` does; raises `UnsupportedLayerError` for ``weight`` and parts of one (``weight_g``)."""
+        _refuse_weight(name)
+        super().register_parameter(name, param)
+
+
+class _WithoutWeight(dict[str, nn.Parameter | None]):
+    """Parameters of a layer without ``weight``; the old weight and spectral norms look here before anything else."""
+
+    def __missing__(self, name: str) -> None:
+        _refuse_weight(name)
+        raise KeyError(name)
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self:
+            _refuse_weight(name)
+        super().__delitem__(name)
+
+
+def _refuse_weight(name: str) -> None:
+    if name.partition("_")[0] == "weight":
+        raise UnsupportedLayerError(
+            f"GPSA2d has no parameter {name}: its filter is part of `proj`; prune, normalise or scale `proj` instead"
+        )
+
+
 def _check_temperature(name: str, temperature: object) -> None:
     held, told = torch.finfo(torch.float32), shorten(repr(temperature), 60)
     scalar = isinstance(temperature, Tensor) and temperature.dim() == 0 and not temperature.is_complex()

@@ -12,9 +12,9 @@ from tcnn.arguments import at_least, at_most, typed
 from tcnn.config import HARD_TEMPERATURE, PositionKind
 from tcnn.config.conversion import MOST_HEADS
 from tcnn.layers import filters
-from tcnn.layers.backends import convolution, reference
+from tcnn.layers.backends import reference
 from tcnn.layers.backends.reference import AttentionInputs
-from tcnn.layers.base import TEMPERATURES, AttentionLayer
+from tcnn.layers.base import TEMPERATURES, FilterInProjection
 from tcnn.layers.exposed import AttentionPoint, applied
 from tcnn.layers.functional import check_input, gpsa, refuse_no_tensor
 from tcnn.layers.initialise import QueryKey, draw_query_key
@@ -36,7 +36,7 @@ def filter_to_proj(weight: Tensor) -> Tensor:
     return weight.flatten(2).transpose(1, 2).flatten(1)
 
 
-class GPSA2d(AttentionLayer):
+class GPSA2d(FilterInProjection):
     r"""Gated positional self-attention with one head per kernel tap (Transformed CNNs, Eq. 4–7).
 
     .. math::
@@ -227,7 +227,7 @@ class GPSA2d(AttentionLayer):
         Raises `UnsupportedLayerError` for a convolution that cannot be reproduced; nothing is approximated.
         """
         layer = cls.__new__(cls)
-        nn.Module.__init__(layer)
+        FilterInProjection.__init__(layer)
         geometry = filters.geometry_of(conv)
         weight = filters.effective_filter(conv)
         bias = conv.bias
@@ -249,16 +249,6 @@ class GPSA2d(AttentionLayer):
         return str(self.scope)
 
     @property
-    def filter(self) -> Tensor:
-        """W_out as a convolution filter, (C_out, C_in/G, kh, kw), a view; W_val is not multiplied in."""
-        return convolution.filter_of(self.tap_proj, self.geometry)
-
-    @property
-    def tap_proj(self) -> Tensor:
-        """W_out of the heads with a tap, (C_out, P·C_in/G), a view of ``proj``."""
-        return self.proj[:, : self.geometry.heads * (self.in_channels // self.groups)]
-
-    @property
     def fused_attn(self) -> bool:
         """Whether attention is computed in the fastest way, as timm's attention layers have it; see `exposed`."""
         return self.attn is None
@@ -266,11 +256,6 @@ class GPSA2d(AttentionLayer):
     @fused_attn.setter
     def fused_attn(self, fused: bool) -> None:
         self.attn = None if fused else AttentionPoint()
-
-    @property
-    def weight(self) -> Tensor:
-        """``filter``, under the name that `nn.Conv2d` has for it: models ask their convolutions for its dtype."""
-        return self.filter
 
     def forward(self, input: Tensor) -> Tensor:
         if self.attn is not None:

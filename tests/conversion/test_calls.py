@@ -1,13 +1,19 @@
 """What models do with their convolutions besides calling them with one input: they call them by the name of the input,
-and ask them for their filter's dtype, shape and values, or for what attention has not."""
+and ask them for their filter's dtype, shape and values, or for what attention has not; what tools put in its place."""
+
+import copy
+import pickle
+from collections.abc import Callable
 
 import pytest
 import torch
 from nets import relative_error
 from torch import Tensor, nn
+from torch.nn.utils import prune
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 import tcnn
-from tcnn.errors import RequestError
+from tcnn.errors import RequestError, UnsupportedLayerError
 from tcnn.layers import GPSA2d
 
 ROUNDING = 1e-12
@@ -74,6 +80,35 @@ def test_the_filter_is_a_view() -> None:
     assert torch.equal(model.conv.weight, source.conv.weight)
     assert model.conv.weight.data_ptr() == model.conv.proj.data_ptr()
     assert "conv.weight" not in model.state_dict()
+
+
+WRITES: dict[str, Callable[[GPSA2d], object]] = {
+    "batch norm": lambda layer: fuse_conv_bn_eval(layer, nn.BatchNorm2d(6).eval()),  # type: ignore[type-var]
+    "pruning": lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
+    "weight norm": torch.nn.utils.weight_norm,
+    "spectral norm": torch.nn.utils.spectral_norm,
+    "a parameter": lambda layer: setattr(layer, "weight", nn.Parameter(torch.zeros(6, 8, 3, 3))),
+    "a tensor": lambda layer: setattr(layer, "weight", torch.zeros(6, 8, 3, 3)),
+    "a call": lambda layer: torch.func.functional_call(layer, {"weight": torch.zeros(6, 8, 3, 3)}, (IMAGES,)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(
+    "made", [GPSA2d, lambda *sizes, padding: GPSA2d.from_conv2d(nn.Conv2d(*sizes, padding=padding))]
+)
+@pytest.mark.parametrize("tool", WRITES)
+def test_what_replaces_a_filter_is_told_where_it_is(tool: str, made: Callable[..., GPSA2d]) -> None:
+    """And the layer stays as it was: it can be used, copied and pickled."""
+    layer = made(8, 6, 3, padding=1).eval()
+    x = torch.randn(2, 8, 7, 5)
+    expected = layer(x)
+    for found in (layer, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        with pytest.raises(UnsupportedLayerError, match=r"^GPSA2d has no parameter weight.*part of `proj`; prune"):
+            WRITES[tool](found)
+        assert torch.equal(found(x), expected)
+    with pytest.raises(KeyError, match=r"^'other'$"):
+        layer._parameters["other"]
 
 
 def test_a_fused_layer_that_has_lost_its_filter_says_so() -> None:
