@@ -1,4 +1,6 @@
-"""Where the user is: how far down a page was read, what has the focus, files that are dropped beside their place."""
+"""Where the user is: how far down a page was read, what has the focus, files that are dropped beside their place; and
+that nothing is kept of pages that were left.
+"""
 
 from typing import Any
 
@@ -25,6 +27,10 @@ DROPPED = """([selector, kind]) => {
   return event.defaultPrevented;
 }"""
 """Whether a file that is dropped there is kept from what the browser does with it."""
+
+VISITS = 6
+SPARE = 200
+"""Nodes by which two counts may differ; every one of these pages has more."""
 
 
 @pytest.fixture(scope="module")
@@ -156,3 +162,36 @@ def test_what_never_was_a_link_is_not_tried_again(server: Server, open_page: Ope
     expect(page.get_by_role("heading", level=1, name="This link does not work")).to_be_visible()
     expect(page.locator("main p")).to_have_text("It is not a link to a job. Ask the sender for another.")
     expect(page.locator("main").get_by_role("button")).to_have_count(0)
+
+
+def counted(session: Any) -> dict[str, int]:
+    """Documents, nodes and listeners, with those of pages that were left but are still held."""
+    for _ in range(3):  # what a finalizer lets go of is collected by the next
+        session.send("HeapProfiler.collectGarbage")
+    found: dict[str, int] = session.send("Memory.getDOMCounters")
+    return found
+
+
+@pytest.mark.parametrize("place", ["job", "finetune", "evaluate", "data", "attention"])
+def test_nothing_holds_a_page_that_was_left(server: Server, story: Story, open_page: Open, place: str) -> None:
+    """The page of a job with a model listens for what is pasted, forms and lists for what is uploaded."""
+    job = story.succeeded.job
+    addresses = {"job": f"jobs/{job}", "attention": f"jobs/{job}/attention"}
+    shown = {"job": ".try-it", "attention": ".explorer", "data": ".uploads"}
+    page = open_page(f"{server.url}/#/system")
+    session = page.context.new_cdp_session(page)
+
+    def visit() -> None:
+        page.evaluate("address => { location.hash = `#/${address}`; }", addresses.get(place, place))
+        expect(page.locator(shown.get(place, "form.submit")).first).to_be_visible()
+        page.evaluate("location.hash = '#/system'")
+        expect(page.get_by_role("heading", name="Workers")).to_be_visible()
+
+    visit()
+    visit()
+    before = counted(session)
+    for _ in range(VISITS):
+        visit()
+    after = counted(session)
+    assert after["nodes"] < before["nodes"] + SPARE, (before, after)
+    assert after["jsEventListeners"] < before["jsEventListeners"] + VISITS, (before, after)

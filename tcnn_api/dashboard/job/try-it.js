@@ -3,6 +3,7 @@
 import { fresh, h, say } from "../dom.js";
 import { onDrop } from "../components/dropping.js";
 import { percent } from "../components/format.js";
+import { callsOfShown } from "../components/shown.js";
 import { give } from "../attention/handover.js";
 import { ask } from "../server/http.js";
 import { trouble } from "../components/parts.js";
@@ -10,6 +11,8 @@ import { breakable } from "../components/scrolling.js";
 
 const NAMES = { cnn: "CNN, before", before: "T-CNN, before", tuned_cnn: "CNN, fine-tuned the same way", t_cnn: "T-CNN" };
 const MOST = 32 * 2 ** 20; // bytes, as the server says it, too
+const cards = callsOfShown("paste");
+document.addEventListener("paste", cards.make);
 
 /** A card that takes an image by choice, drop or paste. */
 export function tryIt(job) {
@@ -60,11 +63,7 @@ export function tryIt(job) {
   picture.addEventListener("error", () => (picture.hidden = true)); // the server may read what a browser does not
   file.addEventListener("change", () => file.files[0] && look(file.files[0]));
   onDrop(element, ({ files }) => files[0] && look(files[0]));
-  document.addEventListener("paste", function pasted(event) {
-    if (!element.isConnected) {
-      document.removeEventListener("paste", pasted);
-      return;
-    }
+  cards.add(element, (event) => {
     const image = [...(event.clipboardData?.files ?? [])].find((one) => one.type.startsWith("image/"));
     if (!image) return;
     event.preventDefault();

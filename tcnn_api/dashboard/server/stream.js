@@ -89,7 +89,7 @@ export function follow(path, { message, ended = () => true, poll, refused, faile
   function visible() {
     return new Promise((resolve) => {
       if (!document.hidden) return resolve();
-      document.addEventListener("visibilitychange", resolve, { once: true });
+      document.addEventListener("visibilitychange", resolve, { once: true, signal: stopping.signal });
       stopping.signal.addEventListener("abort", resolve, { once: true });
     });
   }

@@ -2,12 +2,13 @@
 
 import { announce, h, say } from "../dom.js";
 import { bytes, count, percent } from "../components/format.js";
+import { callsOfShown } from "../components/shown.js";
 import { Away, key, once, upload, whenBack } from "../server/http.js";
 
 const TRIES = 3; // by itself: what breaks off each time, as behind a proxy that takes no file of its size, waits to be asked for
 const PAGES = { datasets: "data", checkpoints: "checkpoints", weights: "weights" };
 const queues = new Map(); // of each kind one is sent after the other
-const listeners = new Set();
+const listeners = callsOfShown("upload");
 const list = h("ul", { class: "sending" });
 const summary = h("summary", {}, "Uploads");
 const clear = h("button", { type: "button", class: "quiet", onclick: () => [...list.children].forEach(remove) }, "Dismiss all");
@@ -24,10 +25,7 @@ export function found(made) {
 }
 
 /** Calls `call(made, path)` for whatever has arrived, from whichever page it was sent, as long as `element` is part of a page. */
-export function onUploaded(element, call) {
-  const listener = (...arrived) => (element.isConnected ? call(...arrived) : listeners.delete(listener));
-  listeners.add(listener);
-}
+export const onUploaded = listeners.add;
 
 /**
  * Send what `making()` resolves with to the path that `route(file)` resolves with, after all others of its `queue`. `begun()`,
@@ -86,7 +84,7 @@ export function send(name, { queue, making, route, begun = () => {}, done = () =
       called.replaceChildren(h("a", { href: `#/${PAGES[path]}/${made.id}` }, name));
       announce(`${made.name} was uploaded: ${found(made)}`);
       done(made);
-      for (const call of [...listeners]) call(made, path);
+      listeners.make(made, path);
     } catch (error) {
       if (error.name === "AbortError") return;
       const said = error.fields?.[0]?.message ?? error.message;
