@@ -20,6 +20,8 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="NOT TESTED: the da
 
 HOSTILE = "<img src=x onerror=document.title='owned'>"
 """As the name of a class and of a data set: one that runs if it is ever taken for markup."""
+HEBREW = "תמונות"
+"""As a name: letters that run from right to left."""
 TINY = {
     "epochs": 2, "warmup_epochs": 1, "batch_size": 8, "size": 32, "workers": 0, "val_split": 0.2,
     "device": "cpu", "log_steps": 1,
