@@ -66,6 +66,21 @@ def until(page: Any, true: Callable[[], object], seconds: float = 40) -> None:
         page.wait_for_timeout(50)
 
 
+PLACES = """(element, words) => {
+    const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+    const found = {};
+    for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+        for (const word of words.filter((one) => !(one in found) && node.data.includes(one))) {
+            const range = document.createRange();
+            range.setStart(node, node.data.indexOf(word));
+            range.setEnd(node, node.data.indexOf(word) + word.length);
+            const { left, bottom } = range.getBoundingClientRect();
+            found[word] = 10000 * Math.round(bottom / 8) + left;
+        }
+    }
+    return words.toSorted((one, other) => found[one] - found[other]);
+}"""
+"""Words of an element as they are seen, line by line from left to right."""
 ALL_LOOKS = [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")]
 LOOKS = ALL_LOOKS if "TCNN_TEST_LATENCY" in os.environ else [(390, "dark")]
 """Pages are wide and light where nothing is said; `make test-latency` looks at all four. axe takes a second a look."""

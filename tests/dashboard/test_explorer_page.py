@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from browsing import LOOKS, Open, inaccessible, sync_api
+from browsing import HEBREW, LOOKS, PLACES, Open, inaccessible, sync_api
 from serving import Server
 from story import Story
 
@@ -24,7 +24,7 @@ def packed(places: list[tuple[int, int]]) -> str:
     return base64.b64encode(struct.pack(f"<{len(flat)}f", *flat)).decode()
 
 
-def answered(asked: dict[str, list[str]]) -> dict[str, Any]:
+def answered(asked: dict[str, list[str]], label: str = "cat") -> dict[str, Any]:
     """Head k looks k pixels to the right, as training began all do so at the pixel itself; gates 0.1, 0.9, 0.5, 0.5."""
     start = asked.get("checkpoint") == ["start"]
     temperature = float(asked.get("temperature", ["0.0217" if start else "1"])[0])
@@ -35,24 +35,24 @@ def answered(asked: dict[str, list[str]]) -> dict[str, Any]:
         "gate": [0.1, 0.9, 0.5, 0.5], "temperature": temperature, "centres": [[0, by] for by in far],
         "radii": [[0.8, 1.5]] * HEADS, "content": content, "positional": content,
     }  # fmt: skip
-    return {"layers": [layer], "says": [{"label": "tench" if start else "cat", "share": 0.9}]}
+    return {"layers": [layer], "says": [{"label": "tench" if start else label, "share": 0.9}]}
 
 
-def explored(server: Server, story: Story, open_page: Open, asked: str = "") -> Any:
+def explored(server: Server, story: Story, open_page: Open, asked: str = "", label: str = "cat") -> Any:
     """The explorer's page on answers that are known."""
     page = open_page("about:blank")
-    known(page)
+    known(page, label=label)
     page.goto(f"{server.url}/#/jobs/{story.succeeded.job}/attention{asked}")
     expect(page.locator(".tile")).to_have_count(HEADS)
     return page
 
 
-def known(page: Any, alive: Callable[[], bool] = lambda: True) -> None:
+def known(page: Any, alive: Callable[[], bool] = lambda: True, label: str = "cat") -> None:
     """Answer in the place of a server that is alive."""
     view = {"name": "conv2", "heads": HEADS, "kernel": [2, 2], "size": [SIDE, SIDE], "queries": [SIDE, SIDE],
             "padding": [0, 0, 0, 0], "first": [0, 0], "stride": [1, 1], "gate": [0.1, 0.9, 0.5, 0.5],
             "temperature": 1.0}  # fmt: skip
-    seen = {"id": "img_0", "width": 1, "height": 1, "picture": DOT, "truth": "cat", "layers": [view], "says": [],
+    seen = {"id": "img_0", "width": 1, "height": 1, "picture": DOT, "truth": label, "layers": [view], "says": [],
             "checkpoints": ["start", "last"]}  # fmt: skip
 
     def look(route: Any) -> None:
@@ -60,7 +60,7 @@ def known(page: Any, alive: Callable[[], bool] = lambda: True) -> None:
 
     def ask(route: Any) -> None:
         asked = parse_qs(urlsplit(route.request.url).query)
-        route.fulfill(json=answered(asked)) if alive() else route.abort()
+        route.fulfill(json=answered(asked, label)) if alive() else route.abort()
 
     page.route(re.compile("/attention/images"), look)
     page.route(re.compile("/attention/img_0"), ask)
@@ -164,3 +164,17 @@ def test_in_a_low_window_it_is_seen_that_the_card_scrolls(server: Server, story:
         assert last > 44, "the fade has a place of its own"
         card.get_by_label("Your own picture").focus()
         assert inaccessible(page, ".explorer") == []
+
+
+@pytest.mark.parametrize("label", [HEBREW, "a" * 180], ids=["right-to-left", "long"])
+def test_classes_in_any_letters_and_of_any_length(server: Server, story: Story, open_page: Open, label: str) -> None:
+    """A number is beside the class that it is of, and on a phone no page is wider than the window."""
+    page = explored(server, story, open_page, "?beside=start", label)
+    expect(page.locator("p.says")).to_contain_text(label)
+    if label != HEBREW:
+        for width in (1280, 320):
+            page.set_viewport_size({"width": width, "height": 860})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+        return
+    words = ["The model says", HEBREW, "90%"]
+    assert page.locator(".stage figcaption").first.evaluate(PLACES, words) == words

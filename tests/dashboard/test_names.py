@@ -3,9 +3,10 @@
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from browsing import HEBREW, Open, sync_api
+from browsing import HEBREW, PLACES, Open, sync_api
 from serving import Server
 from story import Story
 
@@ -16,6 +17,14 @@ expect = sync_api.expect
 ORDINARY = "food_101_resized_256_train_val_split_v2.tar.gz"
 LONG = "a" * 180
 """Without a place to break it at."""
+SHOWN = """(text) => {
+    const line = document.createElement("div");
+    line.textContent = text;
+    document.getElementById("main").replaceChildren(line);
+}"""
+"""What an option says, on a page that can be measured."""
+
+
 WIDER = """() => {
     const edge = document.documentElement.clientWidth;
     const beyond = (one) => one.getBoundingClientRect().right > edge + 1 && !one.closest(".scroll, svg, .unseen");
@@ -80,6 +89,36 @@ class Called(Story):
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Called:
     return Called(tmp_path_factory.mktemp("called") / "home")
+
+
+def assert_in_order(element: Any, *words: str) -> None:
+    expect(element).to_be_visible()
+    assert element.evaluate(PLACES, list(words)) == list(words)
+
+
+def test_numbers_stay_with_their_words_beside_names_from_right_to_left(
+    server: Server, story: Called, open_page: Open
+) -> None:
+    data, _, evaluation = story.made[HEBREW]
+    page = open_page(f"{server.url}/#/jobs/{evaluation}")
+    main = page.locator("main")
+    sized = (HEBREW, "32", "pixels")
+    assert_in_order(main.locator("h2", has_text=HEBREW).filter(has_text="Corruptions").first, "Corruptions", *sized)
+    assert_in_order(main.locator("h2", has_text=HEBREW).filter(has_text="Confusions").first, "Confusions", *sized)
+    by_class = page.get_by_role("region", name="Accuracy by class")
+    assert_in_order(by_class.get_by_role("columnheader").filter(has_text=HEBREW).first, *sized)
+    page.get_by_text("The images on which they differ, and those that each gets wrong").click()
+    assert_in_order(main.locator("h3", has_text="newly right"), *sized, "newly right", "1")
+    images = main.locator(".changed li")
+    assert_in_order(images.first.locator("dl > div").nth(1), "Before", HEBREW, "90%")
+    assert_in_order(images.last.locator("dl > div").nth(1), "Predicted as", HEBREW, "35%")
+    expect(main.locator("h3", has_text="Difference from")).to_have_text("Difference from resnet18")  # without marks
+    for form in ("finetune", "evaluate"):
+        page.goto(f"{server.url}/#/{form}")
+        option = page.locator(f"option[value={data}]")
+        expect(option).to_have_count(1)
+        page.evaluate(SHOWN, option.text_content())
+        assert_in_order(main.locator("div"), HEBREW, "48", "images", "1", "classes")
 
 
 @pytest.mark.parametrize("name", [ORDINARY, LONG], ids=["ordinary", "long"])

@@ -22,6 +22,17 @@ function filled(element, attributes, children) {
   return element;
 }
 
+/** Letters that run from right to left, as Unicode's blocks hold them, and marks that turn what follows. */
+const TURNING = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}\u200e\u200f\u202a-\u202e\u2066-\u2069]/u;
+
+/**
+ * A name in a sentence or in an option. One that runs from right to left takes numbers and punctuation after it along, to the
+ * left of it, unless it is isolated (U+2068 to U+2069). Others stay as they are: who copies a text finds no unseen marks in it.
+ */
+export function isolated(name) {
+  return TURNING.test(name) ? `\u2068${name}\u2069` : String(name);
+}
+
 /** Set text only where it differs, so that a screen reader is not told the same thing again. */
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;

@@ -1,5 +1,6 @@
 // An image file as the network takes it: decoded, resized, cropped and normalised by the steps of timm's evaluation.
 
+import { isolated } from "./dom.js";
 import { resize } from "./resample.js";
 import { unturned } from "./unturned.js";
 
@@ -20,7 +21,7 @@ async function pixels(file) {
   try {
     bitmap = await createImageBitmap(await unturned(file), { premultiplyAlpha: "none", colorSpaceConversion: "none" });
   } catch {
-    throw new NoImage(`${file.name ?? "This"} cannot be read as an image; choose a JPEG, PNG or WebP file.`);
+    throw new NoImage(`${isolated(file.name ?? "This")} cannot be read as an image; choose a JPEG, PNG or WebP file.`);
   }
   const left = Math.floor(Math.max(0, bitmap.width - STRIP * bitmap.height) / 2);
   const top = Math.floor(Math.max(0, bitmap.height - STRIP * bitmap.width) / 2);
@@ -31,7 +32,7 @@ async function pixels(file) {
   try {
     return pen.getImageData(0, 0, width, height);
   } catch {
-    throw new NoImage(`${file.name ?? "This image"} has too many pixels for this browser (${width}×${height}); choose a smaller one.`);
+    throw new NoImage(`${isolated(file.name ?? "This image")} has too many pixels for this browser (${width}×${height}); choose a smaller one.`);
   }
 }
 

@@ -1,7 +1,7 @@
 // The attention viewer: click a place of a picture, and see what every head of every layer attends to from there.
 // Where the maps come from it does not know: a server, or a network that runs in this page.
 
-import { h, s, say } from "./dom.js";
+import { h, isolated, s, say } from "./dom.js";
 import { ORDERS, headCards } from "./heads.js";
 import { drawPicture, strength } from "./maps.js";
 import { number, percent } from "./numbers.js";
@@ -27,7 +27,7 @@ function scale(own, uniform) {
 }
 
 function heard(says) {
-  return says?.length ? `The model says: ${says.map((one) => `${one.label} ${percent(one.share)}`).join(", ")}.` : "";
+  return says?.length ? `The model says: ${says.map((one) => `${isolated(one.label)} ${percent(one.share)}`).join(", ")}.` : "";
 }
 
 /** Have a card end within the window: at the top of the page there is less room for it than when it has scrolled. */
@@ -180,7 +180,7 @@ export function viewer({ place = [0.5, 0.5], part = "combined", order = "kernel"
     second.element.hidden = !other;
     stage.classList.toggle("two", Boolean(other));
     if (other) drawFigure(second, other, beside);
-    say(says, [state.image.truth && `True class: ${state.image.truth}.`, heard(state.answer.says ?? state.image.says)].filter(Boolean).join(" "));
+    say(says, [state.image.truth && `True class: ${isolated(state.image.truth)}.`, heard(state.answer.says ?? state.image.says)].filter(Boolean).join(" "));
     key.replaceChildren(...scale(state.own, 1 / (layer.size[0] * layer.size[1])));
     const known = state.image.layers[state.chosen.layer];
     const [i, j] = layer.query.map((at, axis) => (at - known.first[axis]) / known.stride[axis]);

@@ -1,6 +1,6 @@
 // The attention explorer: the server puts a picture through a job's model, and tells what its heads attend to.
 
-import { h, say } from "../dom.js";
+import { h, isolated, say } from "../dom.js";
 import { every } from "../components/every.js";
 import { title } from "../components/format.js";
 import { give, given } from "./handover.js";
@@ -143,7 +143,7 @@ export function show(main, id, query) {
   async function begin() {
     try {
       const [job, data] = await Promise.all([get(`jobs/${id}`, { signal: leaving.signal }), every("datasets", { signal: leaving.signal })]);
-      say(heading, `${title(job)} · place by place, head by head`);
+      say(heading, `${isolated(title(job))} · place by place, head by head`);
       const own = query.get("dataset") ?? job.request.dataset ?? job.request.finetune?.dataset;
       const set = query.get("dataset");
       if (set && !data.data.some((one) => one.id === set)) data.data.unshift({ id: set, name: set }); // an older one

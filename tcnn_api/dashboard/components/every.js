@@ -1,5 +1,6 @@
 // Lists of the server's as a whole, page after page, for whoever chooses among what they have.
 
+import { isolated } from "../dom.js";
 import { renamed } from "./names.js";
 import { count, date, title } from "./format.js";
 import { get } from "../server/http.js";
@@ -35,7 +36,7 @@ export async function jobOptions({ expected = false, signal } = {}) {
   const { data, more } = await every("jobs", { query: { model: expected ? "expected" : "made", results: false }, signal });
   for (const job of data.toReversed()) await renamed(job); // one that is called as the job it began with comes after that one
   const told = expected ? (job) => `${job.status}: starts when it is done` : (job) => date(job.finished_at);
-  return [...data.map((job) => [job.id, `${title(job)} · ${job.kind}, ${told(job)}`]), ...beyond(more)];
+  return [...data.map((job) => [job.id, `${isolated(title(job))} · ${job.kind}, ${told(job)}`]), ...beyond(more)];
 }
 
 /** One that cannot be chosen. */

@@ -1,6 +1,7 @@
 // Numbers, times and names as people read them, in their own locale.
 
 import { named } from "./names.js";
+import { isolated } from "../dom.js";
 import { NONE, bytes, count } from "../numbers.js";
 import { forPages } from "../server/wording.js";
 
@@ -73,12 +74,17 @@ export function deed(job) {
   const request = job.request ?? {};
   const data = request.dataset ?? request.finetune?.dataset;
   const words = { transform: request.finetune ? "Convert and fine-tune" : "Convert", finetune: "Fine-tune", evaluate: "Evaluate" };
-  return `${words[job.kind] ?? job.kind}${data ? ` on ${named(data)}` : ""}`;
+  return `${words[job.kind] ?? job.kind}${data ? ` on ${isolated(named(data))}` : ""}`;
+}
+
+/** What an uploaded data set is. */
+export function describeDataset(one) {
+  return `${isolated(one.name)} · ${count(one.images)} images, ${count(one.classes.length)} classes`;
 }
 
 /** What an uploaded checkpoint is. */
 export function describeCheckpoint(one) {
-  return `${one.name} · ${one.base_model}, ${bytes(one.size)}`;
+  return `${isolated(one.name)} · ${one.base_model}, ${bytes(one.size)}`;
 }
 
 const FAULTS = {
@@ -97,7 +103,7 @@ function queued(job) {
   if (left > 0) return `Attempt ${job.attempt} of ${job.max_attempts} failed; retrying in ${duration(Math.ceil(left))}`;
   const before = job.queue_position;
   const place = before === null || before === undefined ? "Waiting" : before === 0 ? "Next in line" : `${count(before)} ahead of it`;
-  const why = job.waiting_for?.replace(/job_[0-9a-z]+/g, named);
+  const why = job.waiting_for?.replace(/job_[0-9a-z]+/g, (id) => isolated(named(id)));
   if (!why) return place;
   if (/^waits for .*job_/.test(job.waiting_for)) return `${why.replace(/^waits/, "Waiting")} to succeed`;
   return `${place}: ${why}`;

@@ -1,6 +1,6 @@
 // What people call the data sets, jobs and checkpoints that requests name by id.
 
-import { h } from "../dom.js";
+import { h, isolated } from "../dom.js";
 import { get, key } from "../server/http.js";
 
 const KINDS = {
@@ -23,7 +23,7 @@ export function named(id) {
 
 /** A text with the names of all ids in it that are known. */
 export function withNames(text) {
-  return String(text).replace(/\b(ds|ckpt|job|wts)_[0-9a-z]+/g, named);
+  return String(text).replace(/\b(ds|ckpt|job|wts)_[0-9a-z]+/g, (id) => isolated(named(id)));
 }
 
 /** A setting in words: an id by the name of what it is of, or else as one. */

@@ -1,6 +1,6 @@
 // A job of which there is no form, edited as the request that it was.
 
-import { h } from "../dom.js";
+import { h, isolated } from "../dom.js";
 import { field, keeping, posting, sending } from "../components/form.js";
 import { deed, title } from "../components/format.js";
 import { get } from "../server/http.js";
@@ -39,7 +39,7 @@ export function show(main, kind, from) {
   async function load() {
     try {
       const job = await get(`jobs/${from}`, { signal: leaving.signal });
-      about.replaceChildren(h("p", { class: "lead" }, `${title(job)} · ${deed(job)}`));
+      about.replaceChildren(h("p", { class: "lead" }, `${isolated(title(job))} · ${deed(job)}`));
       if (!words.value) words.value = JSON.stringify(job.request, null, 2); // or it was written before
     } catch (error) {
       if (error.name !== "AbortError") about.replaceChildren(trouble(error, error.status === 404 ? null : load));

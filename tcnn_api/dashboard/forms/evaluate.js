@@ -1,9 +1,9 @@
 // A form: measure a model on a data set, beside others, under corruptions and at several sizes.
 
-import { h } from "../dom.js";
+import { h, isolated } from "../dom.js";
 import { field, keeping, numeric, posting, put, read, select, sending, text, tick, together } from "../components/form.js";
 import { every, jobOptions, optionsOf } from "../components/every.js";
-import { count, describeCheckpoint } from "../components/format.js";
+import { describeCheckpoint, describeDataset } from "../components/format.js";
 import { common, fill } from "../components/lists.js";
 import { modelPicker } from "./models.js";
 import { ownWeights } from "./own-weights.js";
@@ -86,12 +86,12 @@ export function show(main, query) {
 
   const kept = keeping(form);
   const ofCheckpoint = (one) => [one.id, describeCheckpoint(one)];
-  const ofData = (one) => [one.id, `${one.name} · ${count(one.images)} images, ${count(one.classes.length)} classes`];
+  const ofData = (one) => [one.id, describeDataset(one)];
   const jobs = common(() => jobOptions({ signal }));
   const checkpoints = common(() => optionsOf("checkpoints", ofCheckpoint, { signal }));
   const ofWeights = async () => (await every("weights", { signal })).data.filter((one) => one.architecture).map((one) => {
     references.set(one.id, { model: one.architecture, weights: one.id });
-    return [one.id, `${one.name} · ${one.architecture}, weights of your own`];
+    return [one.id, `${isolated(one.name)} · ${one.architecture}, weights of your own`];
   });
   const filled = Promise.all([
     weights.ready,

@@ -1,6 +1,6 @@
 // Fields for the weights of a model that a form names: timm's, random ones, or the user's own, uploaded.
 
-import { h } from "../dom.js";
+import { h, isolated } from "../dom.js";
 import { optionsOf } from "../components/every.js";
 import { field, select } from "../components/form.js";
 import { bytes } from "../components/format.js";
@@ -18,7 +18,7 @@ export function ownWeights({ model, pretrained, wanted, none = "None: use timm�
 
   function add(one) {
     known.set(one.id, one);
-    return [one.id, `${one.name} · ${one.architecture ?? "a CNN"}, ${bytes(one.size)}`];
+    return [one.id, `${isolated(one.name)} · ${one.architecture ?? "a CNN"}, ${bytes(one.size)}`];
   }
 
   function choose(id) {

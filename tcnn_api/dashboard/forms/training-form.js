@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { optionsOf } from "../components/every.js";
-import { count } from "../components/format.js";
+import { describeDataset } from "../components/format.js";
 import { field, numeric, put, read, select, settings, text, together } from "../components/form.js";
 import { choose, fill } from "../components/lists.js";
 import { ARCHIVES, uploader } from "../uploads/uploads.js";
@@ -41,7 +41,7 @@ export function trainingFields(prefix, wanted) {
 
   function add(one) {
     sets.set(one.id, one);
-    return [one.id, `${one.name} · ${count(one.images)} images, ${count(one.classes.length)} classes`];
+    return [one.id, describeDataset(one)];
   }
 
   function load() {

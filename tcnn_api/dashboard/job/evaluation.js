@@ -1,7 +1,7 @@
 // What an evaluation has measured: models side by side, by size, by corruption and severity, and class by class.
 
 import { chart } from "../chart.js";
-import { h } from "../dom.js";
+import { h, isolated } from "../dom.js";
 import { count, number, percent, some } from "../components/format.js";
 import { get } from "../server/http.js";
 import { named } from "../components/names.js";
@@ -19,8 +19,8 @@ export function evaluation({ data, split, images, held_out: heldOut, trained_on:
   return [
     h("section", { class: "card" },
       h("h2", {}, "Accuracy"),
-      h("p", {}, `${count(images)} images of ${named(data)}: ${whose}.`),
-      seen.length > 0 && h("p", { class: "notice bad" }, `${seen.map(named).join(", ")}: trained on these images, so this is not the accuracy on new ones.`),
+      h("p", {}, `${count(images)} images of ${told(data)}: ${whose}.`),
+      seen.length > 0 && h("p", { class: "notice bad" }, `${seen.map(told).join(", ")}: trained on these images, so this is not the accuracy on new ones.`),
       table("Accuracy by model", ["Model", "Pixels", "Top-1", "Top-5", "Loss", "Corrupted, top-1", "mCE"],
         rows.map((row) => h("tr", {},
           h("th", { scope: "row", class: "long" }, named(row.model), seen.includes(row.model) && h("span", { class: "tag" }, "trained on these")),
@@ -51,13 +51,18 @@ function apart(differences) {
   const kinds = [["top1", "Top-1"], ["corrupted", "Corrupted, top-1"]].filter(([kind]) => differences.some((one) => one[kind]));
   const points = (value) => signed.format(100 * value);
   return [
-    h("h3", {}, `Difference from ${named(differences[0].over)}`),
+    h("h3", {}, `Difference from ${told(differences[0].over)}`),
     h("p", { class: "muted" }, "In percentage points, compared image by image, with 95% intervals: if an interval contains 0, the models cannot be told apart."),
-    table(`Accuracy relative to ${named(differences[0].over)}`, ["Model", "Pixels", ...kinds.map(([, word]) => word)],
+    table(`Accuracy relative to ${told(differences[0].over)}`, ["Model", "Pixels", ...kinds.map(([, word]) => word)],
       differences.map((one) => h("tr", {},
         h("th", { scope: "row", class: "long" }, named(one.of)), h("td", {}, pixels(one)),
         kinds.map(([kind]) => h("td", {}, one[kind] ? [points(one[kind].mean), h("span", { class: "range" }, `${points(one[kind].low)} to ${points(one[kind].high)}`)] : "–"))))),
   ];
+}
+
+/** What a model or a data set is called, in a sentence. */
+function told(id) {
+  return isolated(named(id));
 }
 
 function pixels(row) {
@@ -66,7 +71,7 @@ function pixels(row) {
 
 function called(row, rows) {
   const sizes = rows.filter((one) => one.model === row.model).length > 1;
-  return sizes ? `${named(row.model)}, ${pixels(row)} pixels` : named(row.model);
+  return sizes ? `${told(row.model)}, ${pixels(row)} pixels` : told(row.model);
 }
 
 /** Accuracy over the size of images, where a model was measured at several. */
@@ -92,9 +97,9 @@ function heat(row, several) {
     return element;
   };
   return h("section", { class: "card" },
-    h("h2", {}, several ? `Corruptions: ${named(row.model)}, ${pixels(row)} pixels` : "Corruptions"),
+    h("h2", {}, several ? `Corruptions: ${told(row.model)}, ${pixels(row)} pixels` : "Corruptions"),
     h("p", { class: "muted" }, `Top-1 accuracy; a stronger colour means higher.${row.clean ? ` On clean images: ${percent(row.clean.top1)}.` : ""}`),
-    table(`Accuracy of ${named(row.model)} at ${pixels(row)} pixels by corruption and severity`, ["Corruption", ...severities.map((one) => `Severity ${one}`), "Mean"],
+    table(`Accuracy of ${told(row.model)} at ${pixels(row)} pixels by corruption and severity`, ["Corruption", ...severities.map((one) => `Severity ${one}`), "Mean"],
       found.map(([name, one]) => h("tr", {},
         h("th", { scope: "row" }, name.replaceAll("_", " ")), severities.map((severity) => cell(one.severities[severity]?.top1)), cell(one.top1))), "heat"));
 }
@@ -144,8 +149,8 @@ const signed = new Intl.NumberFormat(undefined, { signDisplay: "exceptZero", min
 /** Image by image: how each model departs from the first, and what each gets wrong; fetched when it is asked for. */
 function single(job, data, changes) {
   const place = h("div");
-  const told = ({ of, over, top1: { mean, low, high }, newly_right: right, newly_wrong: wrong }) =>
-    `${named(of)}, vs. ${named(over)}: ${signed.format(100 * mean)} (${signed.format(100 * low)} to ${signed.format(100 * high)}) percentage points; ${some(right)} newly right, ${count(wrong)} newly wrong.`;
+  const line = ({ of, over, top1: { mean, low, high }, newly_right: right, newly_wrong: wrong }) =>
+    `${told(of)}, vs. ${told(over)}: ${signed.format(100 * mean)} (${signed.format(100 * low)} to ${signed.format(100 * high)}) percentage points; ${some(right)} newly right, ${count(wrong)} newly wrong.`;
   const open = async () => {
     if (!details.open || place.hasChildNodes()) return;
     place.append(h("p", { class: "loading" }, "Loading…"));
@@ -166,7 +171,7 @@ function single(job, data, changes) {
   const details = h("details", { ontoggle: open }, h("summary", {}, changes.length ? "The images on which they differ, and those that each gets wrong" : "The images that it gets wrong"), place);
   return h("section", { class: "card" },
     h("h2", {}, "Image by image"),
-    changes.length > 0 && h("ul", { class: "differences" }, changes.map((one) => h("li", {}, told(one)))),
+    changes.length > 0 && h("ul", { class: "differences" }, changes.map((one) => h("li", {}, line(one)))),
     details);
 }
 

@@ -1,6 +1,6 @@
 // One job: where it stands, what it measures, what it made, and what can be done about it.
 
-import { announce, h, say } from "../dom.js";
+import { announce, h, isolated, say } from "../dom.js";
 import { flat } from "../components/columns.js";
 import { copies } from "./copying.js";
 import { ENDED, STATUS, date, deed, fault, number, percent, standing, title } from "../components/format.js";
@@ -136,7 +136,7 @@ export function show(main, id) {
 
   async function act(verb) {
     refusal.replaceChildren();
-    if (verb === "delete" && !(await sure({ title: "Delete this job?", text: `${title(state.job)}: its files, log and history are deleted with it. This cannot be undone.` }))) return;
+    if (verb === "delete" && !(await sure({ title: "Delete this job?", text: `${isolated(title(state.job))}: its files, log and history are deleted with it. This cannot be undone.` }))) return;
     try {
       if (verb === "delete") {
         await ask(url, { method: "DELETE" });

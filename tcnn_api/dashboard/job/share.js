@@ -1,6 +1,6 @@
 // A dialog: links that show one job to whoever has them; made here, listed, revoked.
 
-import { announce, fresh, h, say } from "../dom.js";
+import { announce, fresh, h, isolated, say } from "../dom.js";
 import { copy } from "./copying.js";
 import { posting, select } from "../components/form.js";
 import { date, title } from "../components/format.js";
@@ -20,7 +20,7 @@ export function share(job) {
   const problem = h("div");
   const dialog = h("dialog", { "aria-labelledby": "share-title", class: "sharing" },
     h("h2", { id: "share-title" }, "Share this job"),
-    h("p", {}, `Anyone with the link can view ${title(job)} with its log and files, but nothing else, and cannot change anything. It does not contain your key.`),
+    h("p", {}, `Anyone with the link can view ${isolated(title(job))} with its log and files, but nothing else, and cannot change anything. It does not contain your key.`),
     problem,
     h("form", { class: "pair", onsubmit: (event) => (event.preventDefault(), make()) },
       h("div", {}, h("label", { for: days.id }, "Valid for"), days), h("button", { type: "submit", class: "main" }, "Create a link")),

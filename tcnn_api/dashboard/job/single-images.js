@@ -1,6 +1,6 @@
 // Single images of a result: what they are, what was answered, and the way to the explorer.
 
-import { h } from "../dom.js";
+import { h, isolated } from "../dom.js";
 import { count, percent } from "../components/format.js";
 import { breakable } from "../components/scrolling.js";
 import { key } from "../server/http.js";
@@ -13,8 +13,8 @@ export function gallery(title, images, all, looked) {
 
 function item(image, looked) {
   const said = image.answer === undefined
-    ? [["Before", `${image.before}, ${percent(image.before_confidence, 0)}`], ["After", `${image.after}, ${percent(image.after_confidence, 0)}`]]
-    : [["Predicted as", `${image.answer}, ${percent(image.confidence, 0)}`]];
+    ? [["Before", `${isolated(image.before)}, ${percent(image.before_confidence, 0)}`], ["After", `${isolated(image.after)}, ${percent(image.after_confidence, 0)}`]]
+    : [["Predicted as", `${isolated(image.answer)}, ${percent(image.confidence, 0)}`]];
   return h("li", {},
     image.thumbnail && h("img", { src: image.thumbnail, alt: "", loading: "lazy" }),
     h("dl", {}, [["True class", image.target], ...said].map(([word, text]) => h("div", {}, h("dt", {}, word), h("dd", {}, breakable(text))))),

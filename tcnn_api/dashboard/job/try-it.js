@@ -1,6 +1,6 @@
 // Try it: drop an image on a job's page, and see what its models say of it, side by side.
 
-import { fresh, h, say } from "../dom.js";
+import { fresh, h, isolated, say } from "../dom.js";
 import { onDrop } from "../components/dropping.js";
 import { percent } from "../components/format.js";
 import { callsOfShown } from "../components/shown.js";
@@ -74,9 +74,9 @@ export function tryIt(job) {
 
 function verdict({ models, same_first_guess: same }) {
   const able = models.filter((one) => one.same_classes); // who has other classes cannot say the same
-  if (same === null) return `${NAMES[able.at(-1).role]}: ${able.at(-1).guesses[0].name}.`;
-  if (same) return `All say ${able[0].guesses[0].name}.`.replace("All", able.length === 2 ? "Both" : "All");
-  return `They differ: ${able.map((one) => `${one.guesses[0].name} (${NAMES[one.role]})`).join("; ")}.`;
+  if (same === null) return `${NAMES[able.at(-1).role]}: ${isolated(able.at(-1).guesses[0].name)}.`;
+  if (same) return `${able.length === 2 ? "Both" : "All"} say ${isolated(able[0].guesses[0].name)}.`;
+  return `They differ: ${able.map((one) => `${isolated(one.guesses[0].name)} (${NAMES[one.role]})`).join("; ")}.`;
 }
 
 function answer({ role, missing, guesses, same_classes: same }) {

@@ -4,7 +4,7 @@ import { chart } from "../chart.js";
 import { flat, measured } from "../components/columns.js";
 import { parse } from "../components/csv.js";
 import { points } from "../curves.js";
-import { h } from "../dom.js";
+import { h, isolated } from "../dom.js";
 import { deed, number, percent, title } from "../components/format.js";
 import { ask, get } from "../server/http.js";
 import { learn, withNames } from "../components/names.js";
@@ -94,5 +94,5 @@ function grid(word, heads, rows) {
 /** Names by which the runs are told apart: where two are called the same, with the ends of their ids. */
 function distinct(jobs) {
   const plain = jobs.map(title);
-  return plain.map((name, at) => (plain.indexOf(name) === plain.lastIndexOf(name) ? name : `${name} (${jobs[at].id.slice(-6)})`));
+  return plain.map((name, at) => (plain.indexOf(name) === plain.lastIndexOf(name) ? name : `${isolated(name)} (${jobs[at].id.slice(-6)})`));
 }

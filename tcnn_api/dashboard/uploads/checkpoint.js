@@ -1,6 +1,6 @@
 // One uploaded model: a checkpoint and what `tcnn info` tells of it, or a CNN's weights and the tensors in them.
 
-import { announce, h } from "../dom.js";
+import { announce, h, isolated } from "../dom.js";
 import { bytes, count, date, number, percent, short } from "../components/format.js";
 import { ask, get } from "../server/http.js";
 import { card, pairs, refused, sure, trouble } from "../components/parts.js";
@@ -47,7 +47,7 @@ export function show(main, kind, id) {
 
 async function remove(kind, one, word, refusal) {
   refusal.replaceChildren();
-  if (!(await sure({ title: `Delete this ${word}?`, text: `${one.name}: the file is deleted. Jobs that used it are kept, with their results. This cannot be undone.` }))) return;
+  if (!(await sure({ title: `Delete this ${word}?`, text: `${isolated(one.name)}: the file is deleted. Jobs that used it are kept, with their results. This cannot be undone.` }))) return;
   try {
     await ask(`${kind}/${one.id}`, { method: "DELETE" });
     announce(`The ${word} was deleted.`);
@@ -101,7 +101,7 @@ function trained(found, title = "How it was fine-tuned") {
 function labels(names) {
   if (!names?.length) return null;
   const more = names.length - SHOWN;
-  return h("section", { class: "card" }, h("h2", {}, "Classes"), h("p", { class: "names" }, names.slice(0, SHOWN).join(", "), more > 0 && ` and ${count(more)} more`));
+  return h("section", { class: "card" }, h("h2", {}, "Classes"), h("p", { class: "names" }, names.slice(0, SHOWN).map(isolated).join(", "), more > 0 && ` and ${count(more)} more`));
 }
 
 function plain(one) {

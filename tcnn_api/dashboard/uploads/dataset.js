@@ -1,6 +1,6 @@
 // One data set: what it is, its classes and splits, what cannot be read, thumbnails, and who uses it.
 
-import { announce, h, say } from "../dom.js";
+import { announce, h, isolated, say } from "../dom.js";
 import { select } from "../components/form.js";
 import { bytes, count, date, number, percent } from "../components/format.js";
 import { ask, get } from "../server/http.js";
@@ -38,7 +38,7 @@ export function show(main, id) {
 
 async function remove(one, refusal) {
   refusal.replaceChildren();
-  if (!(await sure({ title: "Delete this data set?", text: `${one.name}: its images are deleted. Jobs that used it are kept, with their results. This cannot be undone.` }))) return;
+  if (!(await sure({ title: "Delete this data set?", text: `${isolated(one.name)}: its images are deleted. Jobs that used it are kept, with their results. This cannot be undone.` }))) return;
   try {
     await ask(`datasets/${one.id}`, { method: "DELETE" });
     announce("The data set was deleted.");
@@ -151,8 +151,8 @@ function gallery(one, signal) {
 }
 
 function thumbnail({ file, label, split, width, height, thumbnail: source, reason }) {
-  const about = [label, split && (SPLITS[split] ?? split).toLowerCase(), width && `${width}×${height}`].filter(Boolean).join(" · ");
-  return h("li", { title: `${file} · ${about}` },
+  const about = [isolated(label), split && (SPLITS[split] ?? split).toLowerCase(), width && `${width}×${height}`].filter(Boolean).join(" · ");
+  return h("li", { title: `${isolated(file)} · ${about}` },
     source ? h("img", { src: source, alt: file }) : h("span", { class: "broken" }, "✕ ", reason),
     h("span", { class: "muted" }, label));
 }

@@ -1,6 +1,6 @@
 // Files on their way to the server, in a list that stands beside every page: an upload goes on wherever the user goes meanwhile.
 
-import { announce, h, say } from "../dom.js";
+import { announce, h, isolated, say } from "../dom.js";
 import { bytes, count, percent } from "../components/format.js";
 import { callsOfShown } from "../components/shown.js";
 import { Away, key, once, upload, whenBack } from "../server/http.js";
@@ -19,7 +19,7 @@ new ResizeObserver(() => document.documentElement.style.setProperty("--outbox", 
 
 /** What the server found in an upload, in a line. */
 export function found(made) {
-  if (made.classes) return `${count(made.images)} images of ${count(made.classes.length)} classes (${made.classes.slice(0, 5).join(", ")}${made.classes.length > 5 ? ", …" : ""}).`;
+  if (made.classes) return `${count(made.images)} images of ${count(made.classes.length)} classes (${made.classes.slice(0, 5).map(isolated).join(", ")}${made.classes.length > 5 ? ", …" : ""}).`;
   if (made.tensors) return `${count(made.tensors)} tensors${made.architecture ? ` of ${made.architecture}` : ""}.`;
   return `${made.base_model}.`;
 }
@@ -82,7 +82,7 @@ export function send(name, { queue, making, route, begun = () => {}, done = () =
       state("sent");
       if (key.own() !== own) return; // it is among what the other key opens, and nothing to this one's pages
       called.replaceChildren(h("a", { href: `#/${PAGES[path]}/${made.id}` }, name));
-      announce(`${made.name} was uploaded: ${found(made)}`);
+      announce(`${isolated(made.name)} was uploaded: ${found(made)}`);
       done(made);
       listeners.make(made, path);
     } catch (error) {

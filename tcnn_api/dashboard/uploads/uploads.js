@@ -1,6 +1,6 @@
 // Where files are chosen or dropped that are to be sent; how far they are is shown by the outbox.
 
-import { fresh, h, say } from "../dom.js";
+import { fresh, h, isolated, say } from "../dom.js";
 import { onDrop } from "../components/dropping.js";
 import { field, wrong } from "../components/form.js";
 import { bytes } from "../components/format.js";
@@ -89,14 +89,14 @@ export function uploader(route, label, accept, { into, listed, chosen = () => {}
       queue: route, making: async () => file, route: async () => route,
       begun() {
         wrong(control, "");
-        say(word, `Sending ${file.name} (${bytes(file.size)})…`);
+        say(word, `Sending ${isolated(file.name)} (${bytes(file.size)})…`);
         control.dataset.going = file.name;
         going += 1;
       },
       done(made) {
         over();
         wrong(control, "");
-        say(word, `${made.name}: ${found(made)}`);
+        say(word, `${isolated(made.name)}: ${found(made)}`);
         join(into, listed(made), true);
         chosen();
       },
