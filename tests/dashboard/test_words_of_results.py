@@ -1,4 +1,6 @@
-"""What results are told in: names instead of ids, the accuracy of the model that was kept, whole numbers as such."""
+"""What results are told in: names instead of ids, the accuracy of the model that was kept, whole numbers as such,
+and epochs counted from 1.
+"""
 
 import hashlib
 import json
@@ -56,7 +58,7 @@ class Named(Story):
         file = Artifact(
             name="best.safetensors", path=f"{claim.job}/{claim.number}/best.safetensors", size=1, sha256="1" * 64
         )
-        metrics = {"top1": 0.72, "top5": 0.96, "best_top1": 0.75, "epochs": 4, "train_images": 123_456,
+        metrics = {"top1": 0.72, "top5": 0.96, "best_top1": 0.75, "best_epoch": 2, "epochs": 4, "train_images": 123_456,
                    "unreadable": ["cat/3.png", "dog/9.png"]}  # fmt: skip
         self.house.store.finish(claim, Result(checkpoint=file, files=(file,), metrics=metrics))
         return claim.job
@@ -114,3 +116,21 @@ def test_of_a_data_set_that_is_not_divided_no_split_was_measured(server: Server,
     accuracy = page.get_by_role("region", name="Accuracy by model").get_by_role("row").nth(1).get_by_role("cell").nth(1)
     _, low, high = scores.share(13, 20)
     expect(accuracy).to_have_text(f"65%{low:.0%} to {high:.0%}")
+
+
+def test_the_best_epoch_is_counted_like_all_others(server: Server, story: Named, open_page: Open) -> None:
+    """From 1, as in the table of epochs; and runs are sorted by it."""
+    jobs = ",".join((story.best, story.succeeded.job))
+    page = open_page(f"{server.url}/#/compare?jobs={jobs}")
+    results = page.get_by_role("region", name="Results")
+    best, epochs = (results.get_by_role("row", name=name) for name in ("best_epoch", "epochs"))
+    expect(best.get_by_role("cell")).to_have_text(["3", "4"])
+    expect(epochs.get_by_role("cell")).to_have_text(["4", "4"])
+    page.goto(f"{server.url}/#/jobs/{story.succeeded.job}")
+    page.get_by_text("Numbers by epoch").click()
+    expect(page.get_by_role("region", name="Epochs").get_by_role("rowheader").last).to_have_text("4")  # its best
+    for sort, cells in (("metrics.best_epoch", ["3", "4"]), ("-metrics.best_epoch", ["4", "3"])):
+        page.goto(f"{server.url}/#/runs?sort={sort}&columns=metrics.best_epoch")
+        values = page.locator(".runs tbody td").filter(has_text=re.compile("^[0-9]$"))
+        expect(values).to_have_text(cells)
+        assert [one.get_attribute("title") for one in values.all()] == cells

@@ -61,11 +61,13 @@ export function cell(column, job) {
   if (plain) return { text: plain.text(job), tip: plain.tip?.(job) };
   const value = raw(column, job);
   if (value === undefined) return { text: "–" };
-  if (column.startsWith("metrics.")) return { text: measured(column, value), tip: String(value) };
+  if (column.startsWith("metrics.")) return { text: measured(column, value), tip: String(isEpoch(column) ? value + 1 : value) };
   return { text: isNumber(value) ? number(Number(value), 4) : named(value), tip: value };
 }
 
+/** Epochs are counted from 1 on all pages; results have them from 0, by which the server sorts them as well. */
 export function measured(name, value) {
+  if (isEpoch(name)) return count(value + 1);
   if (/(^|[._])(accuracy|top[15])$/.test(name)) return percent(value, 2);
   return Number.isInteger(value) ? count(value) : number(value, 4);
 }
@@ -75,6 +77,10 @@ function raw(column, job) {
   const name = rest.join(".");
   if (kind === "metrics") return Object.hasOwn(job.metrics, name) ? job.metrics[name] : undefined;
   return flat(job.request).find(([own]) => own === name)?.[1];
+}
+
+function isEpoch(name) {
+  return /(^|[._])best_epoch$/.test(name);
 }
 
 function isNumber(value) {
