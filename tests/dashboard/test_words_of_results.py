@@ -134,3 +134,16 @@ def test_the_best_epoch_is_counted_like_all_others(server: Server, story: Named,
         values = page.locator(".runs tbody td").filter(has_text=re.compile("^[0-9]$"))
         expect(values).to_have_text(cells)
         assert [one.get_attribute("title") for one in values.all()] == cells
+
+
+def test_whole_numbers_of_settings_are_not_rounded(server: Server, story: Named, open_page: Open) -> None:
+    """Seeds that differ look different, also beyond 2^53; fractions have four digits."""
+    seeds = ("123456789", "123456788", "18446744073709551615", "100")
+    for seed in seeds:
+        config = {"seed": int(seed), "lr": 0.000123456}
+        story.house.submit(kind=Kind.FINETUNE, request={"job": story.best, "dataset": PETS, "config": config})
+    page = open_page(f"{server.url}/#/runs?sort=-created&columns=settings.seed,settings.lr")
+    rows = page.locator(".runs tbody tr")
+    for row, seed in enumerate(reversed(seeds)):
+        expect(rows.nth(row).get_by_role("cell").nth(1)).to_have_text(seed)
+        expect(rows.nth(row).get_by_role("cell").nth(2)).to_have_text("1.235e-4")

@@ -14,6 +14,8 @@ const PLAIN = {
   status: { word: "Status", text: (job) => STATUS[job.status].word, unsorted: true },
 };
 
+const WHOLE = /^[+-]?\d+$/; // a seed or a size is told by all of its digits
+
 export const FIRST = ["metrics.accuracy", "settings.epochs", "settings.lr", "duration", "created"];
 
 /** Nested settings as dotted names; those that were left at nothing are left out. */
@@ -62,7 +64,7 @@ export function cell(column, job) {
   const value = raw(column, job);
   if (value === undefined) return { text: "–" };
   if (column.startsWith("metrics.")) return { text: measured(column, value), tip: String(isEpoch(column) ? value + 1 : value) };
-  return { text: isNumber(value) ? number(Number(value), 4) : named(value), tip: value };
+  return { text: isNumber(value) && !WHOLE.test(value) ? number(Number(value), 4) : named(value), tip: value };
 }
 
 /** Epochs are counted from 1 on all pages; results have them from 0, by which the server sorts them as well. */
