@@ -112,6 +112,8 @@ def test_numbers_stay_with_their_words_beside_names_from_right_to_left(
     images = main.locator(".changed li")
     assert_in_order(images.first.locator("dl > div").nth(1), "Before", HEBREW, "90%")
     assert_in_order(images.last.locator("dl > div").nth(1), "Predicted as", HEBREW, "35%")
+    assert_in_order(images.first.locator("code"), HEBREW, "1.png")
+    expect(images.first.locator("code")).to_have_text(f"{HEBREW}/1.png")  # as it is copied
     expect(main.locator("h3", has_text="Difference from")).to_have_text("Difference from resnet18")  # without marks
     for form in ("finetune", "evaluate"):
         page.goto(f"{server.url}/#/{form}")

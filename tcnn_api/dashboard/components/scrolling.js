@@ -14,6 +14,11 @@ export function scrolling(label, { rows = 0, class: extra = "", ...attributes },
   return region;
 }
 
+/** A path, of which every part keeps its direction: a number after a folder's name from right to left would stand before it. */
+export function path(file) {
+  return file.split("/").flatMap((part, place) => [place ? "/" : null, h("bdi", {}, part)]);
+}
+
 /** A name that may be broken where its words end, before a browser must break it inside of one. */
 export function breakable(name) {
   return String(name).split(/(?<=[_./]|[^-]{4}-)/).flatMap((part, place) => (place ? [h("wbr"), part] : [part]));

@@ -2,7 +2,7 @@
 
 import { h, isolated } from "../dom.js";
 import { count, percent } from "../components/format.js";
-import { breakable } from "../components/scrolling.js";
+import { breakable, path } from "../components/scrolling.js";
 import { key } from "../server/http.js";
 
 /** A list of images; `looked` makes the address of one in the explorer of its name, or is null where there is none. */
@@ -17,8 +17,8 @@ function item(image, looked) {
     : [["Predicted as", `${isolated(image.answer)}, ${percent(image.confidence, 0)}`]];
   return h("li", {},
     image.thumbnail && h("img", { src: image.thumbnail, alt: "", loading: "lazy" }),
-    h("dl", {}, [["True class", image.target], ...said].map(([word, text]) => h("div", {}, h("dt", {}, word), h("dd", {}, breakable(text))))),
-    h("code", { title: image.file }, looked ? h("a", { href: looked(image.file) }, image.file) : image.file));
+    h("dl", {}, [["True class", image.target], ...said].map(([word, text]) => h("div", {}, h("dt", {}, word), " ", h("dd", {}, breakable(text))))),
+    h("code", { title: image.file }, looked ? h("a", { href: looked(image.file) }, path(image.file)) : path(image.file)));
 }
 
 /** The explorer of a job at an image of an uploaded data set; null where there is no such job or data set, or a link opens neither. */

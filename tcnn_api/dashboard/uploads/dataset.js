@@ -5,7 +5,7 @@ import { select } from "../components/form.js";
 import { bytes, count, date, number, percent } from "../components/format.js";
 import { ask, get } from "../server/http.js";
 import { busy, refused, sure, trouble } from "../components/parts.js";
-import { breakable, scrolling } from "../components/scrolling.js";
+import { breakable, path, scrolling } from "../components/scrolling.js";
 import { standing } from "../components/tenants.js";
 import { usedBy } from "./used-by.js";
 
@@ -71,7 +71,7 @@ function readable({ images, checked, unreadable, unreadable_images: named }) {
   if (!unreadable) return h("p", { class: "good" }, `✓ All ${of} can be read.`);
   return [
     h("p", { class: "bad" }, `✕ ${count(unreadable)} of the ${of} cannot be read; training skips them.`),
-    h("details", {}, h("summary", {}, "Show them"), h("ul", { class: "unreadable" }, named.map(({ file, reason }) => h("li", {}, h("code", {}, file), h("span", { class: "muted" }, reason)))),
+    h("details", {}, h("summary", {}, "Show them"), h("ul", { class: "unreadable" }, named.map(({ file, reason }) => h("li", {}, h("code", {}, path(file)), h("span", { class: "muted" }, reason)))),
       unreadable > named.length && h("p", { class: "muted" }, `and ${count(unreadable - named.length)} more.`)),
   ];
 }
