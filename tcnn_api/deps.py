@@ -73,7 +73,9 @@ async def _store(parts: ServiceDep) -> Store:
 
 
 async def _tenant(request: Request) -> str:
-    """Whose request it is; the middleware has looked at the key before anything of the body was read."""
+    """Whose request it is, `Principal.counted_as`; the middleware has looked at the key before anything of the body
+    was read.
+    """
     return str(request.state.tenant)
 
 

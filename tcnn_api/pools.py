@@ -5,9 +5,9 @@ for it, each wait has an end, and the threads that the database is asked on are 
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -47,7 +47,7 @@ class Pool:
             raise TooManyAtOnce(
                 f"{self._queue} requests of yours wait for {self._name} already; wait for their answers"
             )
-        limiter = self._limiters.setdefault(tenant, CapacityLimiter(self._share))
+        limiter = self._limiters.get(tenant) or self._limiters.setdefault(tenant, CapacityLimiter(self._share))
         begun = False
 
         def begin() -> T:
@@ -77,7 +77,7 @@ class Pool:
             task.exception()  # looked at, for its caller may have left
         self._held[tenant] -= 1
         if not self._held[tenant]:
-            del self._held[tenant]
+            del self._held[tenant], self._limiters[tenant]
 
 
 class Share:
@@ -86,6 +86,10 @@ class Share:
     def __init__(self, what: str, most: int) -> None:
         self._what, self._most = what, most
         self._held: Counter[str] = Counter()
+
+    def held(self, tenant: str) -> int:
+        """How much a tenant has."""
+        return self._held[tenant]
 
     def check(self, tenant: str) -> None:
         """Raise `TooManyAtOnce` if there is room for no more just now."""
@@ -117,8 +121,64 @@ class Turns:
     async def take(self, tenant: str) -> AsyncIterator[None]:
         """A turn, waited for; raises `TooManyAtOnce` when as many of this tenant wait already as may."""
         with self._share.hold(tenant):
-            async with self._own.setdefault(tenant, asyncio.Lock()), self._all:
-                yield
+            try:
+                async with self._own.setdefault(tenant, asyncio.Lock()), self._all:
+                    yield
+            finally:
+                if self._share.held(tenant) == 1:  # nobody of this tenant waits
+                    del self._own[tenant]
+
+
+class Rota:
+    """Places at short work: one that becomes free goes to the tenant that has waited for its turn the longest, and no
+    tenant has more than its share of them. However many calls of one tenant wait, another's waits for few.
+    """
+
+    def __init__(self, total: int, share: int) -> None:
+        self._free, self._share = total, share
+        self._held: Counter[str] = Counter()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    @asynccontextmanager
+    async def take(self, tenant: str) -> AsyncIterator[None]:
+        """A place, waited for."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(tenant, deque()).append(turn)
+        self._give()
+        try:
+            await turn
+            yield
+        finally:
+            if turn.done() and not turn.cancelled():
+                self._free += 1
+                self._held[tenant] -= 1
+                if not self._held[tenant]:
+                    del self._held[tenant]
+            else:  # whoever waited has left
+                self._remove(tenant, turn)
+            self._give()
+
+    def _give(self) -> None:
+        """Give the places that are free to those whose turn it is."""
+        while self._free:
+            tenant = next((one for one in self._waiting if self._held[one] < self._share), None)
+            if tenant is None:
+                return
+            turns = self._waiting.pop(tenant)
+            turn = turns.popleft()
+            if turns:  # behind all others
+                self._waiting[tenant] = turns
+            if not turn.cancelled():
+                self._free -= 1
+                self._held[tenant] += 1
+                turn.set_result(None)
+
+    def _remove(self, tenant: str, turn: "asyncio.Future[None]") -> None:
+        turns = self._waiting.get(tenant, deque())
+        with suppress(ValueError):
+            turns.remove(turn)
+        if not turns:
+            self._waiting.pop(tenant, None)
 
 
 class Bytes:

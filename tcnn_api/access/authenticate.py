@@ -79,8 +79,7 @@ class Authenticate:
             _check_scope(principal, scope["method"], path)
             state["still"] = partial(self._still_valid, given.partition(" ")[2].strip())
         state["principal"], state["key"] = principal, principal.key
-        # Whoever has a link takes a share of the server's of their own, and nothing of the tenant's.
-        state["tenant"] = principal.tenant if principal.job is None else principal.key
+        state["tenant"] = principal.counted_as
 
     async def _still_open(self) -> bool:
         """Whether everybody on this machine may go on: until the first key is made."""

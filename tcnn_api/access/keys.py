@@ -23,6 +23,14 @@ class Principal(NamedTuple):
     job: str | None = None
     """Of a link's holder, who is nobody, the one job that it shows."""
 
+    @property
+    def counted_as(self) -> str:
+        """The name under which requests count towards bounds: the tenant's, or of all its links together another one,
+        which is no tenant's for it has spaces. So those who have links shut nobody out but each other, however many
+        links there are.
+        """
+        return self.tenant if self.job is None else f"links of {self.tenant}"
+
 
 def missing(wanted: Scope, principal: Principal) -> MissingScope:
     """What is said to a key that is not for something."""

@@ -17,6 +17,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
 from tcnn_api.errors import TooManyAtOnce, TooManyStreams
+from tcnn_api.pools import Rota
 from tcnn_api.schemas import EventView, JobLine, JobLines
 from tcnn_jobs.errors import JobNotFound, StoreUnavailable
 from tcnn_jobs.model.jobs import Event, Job
@@ -31,7 +32,8 @@ POLL, SHARE = 1.0, 10.0
 """Seconds between two looks at the database, and how many times longer than the look at a list took."""
 PAGE = 500
 THREADS = 8
-"""Streams ask the database on threads of their own number, so that requests never wait for them."""
+"""Streams ask the database on threads of their own number, so that requests never wait for them. A tenant has half of
+them at most, and they are given out by turns: its streams do not wait for all of another's."""
 
 
 class Streams:
@@ -40,7 +42,7 @@ class Streams:
     def __init__(self, most: int) -> None:
         self._most = most
         self._open: dict[str, int] = {}
-        self._threads = CapacityLimiter(THREADS)
+        self._threads, self._turns = CapacityLimiter(THREADS), Rota(THREADS, THREADS // 2)
 
     def enter(self, tenant: str) -> "Entered":
         """Count one more from now on, until it is left; raises `TooManyStreams` for more than a tenant may have."""
@@ -62,12 +64,12 @@ class Streams:
         return self._open.get(tenant, 0)
 
     async def follow(
-        self, store: Store, job: str, owner: str | None, after: int, still: Still
+        self, tenant: str, store: Store, job: str, owner: str | None, after: int, still: Still
     ) -> AsyncIterator[ServerSentEvent]:
-        """Messages about a job from the event after number `after` on; ends with the job, with the key, or when the job
-        is deleted."""
+        """Messages to a tenant about a job from the event after number `after` on; ends with the job, with the key, or
+        when the job is deleted."""
         told: str | None = None
-        async with aclosing(self._looks(lambda: _look(store, job, owner, after), still)) as looks:
+        async with aclosing(self._looks(tenant, lambda: _look(store, job, owner, after), still)) as looks:
             async for found in looks:
                 if isinstance(found, ServerSentEvent):
                     yield found
@@ -89,13 +91,13 @@ class Streams:
                 await sleep(POLL)
 
     async def watch(
-        self, look: Callable[[], tuple[list[Job], bool]], still: Still, turn: Turn = nullcontext
+        self, tenant: str, look: Callable[[], tuple[list[Job], bool]], still: Still, turn: Turn = nullcontext
     ) -> AsyncIterator[ServerSentEvent]:
-        """A page of jobs, whenever something of it changes: the order of all, and those that have changed. Ends with
-        the key, or when the job after which the page begins is deleted."""
+        """A page of jobs for a tenant, whenever something of it changes: the order of all, and those that have changed.
+        Ends with the key, or when the job after which the page begins is deleted."""
         told: dict[str, str] = {}
         order: list[str] | None = None
-        async with aclosing(self._looks(look, still, turn)) as looks:
+        async with aclosing(self._looks(tenant, look, still, turn)) as looks:
             async for found in looks:
                 if isinstance(found, ServerSentEvent):
                     yield found
@@ -111,7 +113,7 @@ class Streams:
                 await sleep(max(POLL, SHARE * took))
 
     async def _looks(
-        self, look: Callable[[], Found], still: Still, turn: Turn = nullcontext
+        self, tenant: str, look: Callable[[], Found], still: Still, turn: Turn = nullcontext
     ) -> AsyncGenerator[tuple[Found, float] | ServerSentEvent]:
         """What `look` finds and the seconds that it took, as often as it is asked for, and between that the standing of
         the database when it has changed. Ends with the key, or when what is looked at is deleted."""
@@ -120,7 +122,7 @@ class Streams:
             try:
                 if not await still():
                     return
-                async with turn():
+                async with turn(), self._turns.take(tenant):
                     began = time.monotonic()
                     found = await to_thread.run_sync(look, limiter=self._threads)
                     took = time.monotonic() - began

@@ -217,7 +217,7 @@ def test_a_searched_list_that_is_watched_takes_its_turns(monkeypatch: pytest.Mon
         return True
 
     async def first() -> Any:
-        async for message in stream.Streams(1).watch(lambda: ([], True), still, turn):
+        async for message in stream.Streams(1).watch("ann", lambda: ([], True), still, turn):
             return json.loads(message.data)
 
     monkeypatch.setattr(stream, "POLL", 0.01)
@@ -240,6 +240,6 @@ def test_that_the_database_is_away_is_told_once_and_that_it_is_back(monkeypatch:
         return next(asked) < 4
 
     async def heard() -> list[str | None]:
-        return [message.event async for message in stream.Streams(1).watch(look, still)]
+        return [message.event async for message in stream.Streams(1).watch("ann", look, still)]
 
     assert anyio.run(heard) == ["away", "back", "jobs"]

@@ -2,12 +2,16 @@
 
 import itertools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from houses import wait_for
 from sqlalchemy import text
 from starlette.testclient import TestClient
+from structlog.testing import capture_logs
 
 from tcnn_api.access.authenticate import MOST_WRONG
 from tcnn_api.access.credentials import LIFE
@@ -16,7 +20,7 @@ from tcnn_api.deps import Service
 from tcnn_api.routes.jobs.shares import MADE, ShareMade
 from tcnn_api.settings import load
 from tcnn_jobs.model.accounts import NewKey, Scope
-from tcnn_jobs.model.jobs import Kind, Status
+from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.store.shares import MOST
 
 Make = Callable[..., Any]
@@ -121,25 +125,39 @@ def test_who_may_make_one(alice: TestClient, service: Service, make: Make, refus
         assert "has no keys" in refusal(open_.post(f"/jobs/{job}/shares", json={}), 422, "id")["detail"]
 
 
-def test_a_guest_takes_no_stream_of_the_tenants(alice: TestClient, service: Service, make: Make) -> None:
-    """Streams and downloads are counted by link, so that those who have one do not shut the owner out."""
-    job = make(Status.RUNNING, kind=Kind.TRANSFORM).id
+def test_all_links_of_a_tenant_have_one_share(
+    alice: TestClient, bob: TestClient, url: str, service: Service, make: Make, refusal: Refusal
+) -> None:
+    """Of streams and downloads, beside the tenant's own: however many there are, those who have one shut nobody out."""
+    job, other, theirs = make(Status.RUNNING).id, make(Status.SUCCEEDED).id, make(Status.RUNNING, owner="bob").id
+    guests = [holder(alice, job)[0] for _ in range(service.settings.max_streams + 1)]
+
+    def listen(client: TestClient, job: str) -> AbstractContextManager[httpx.Response]:
+        headers = {"Accept": "text/event-stream", "Authorization": client.headers["Authorization"]}
+        return httpx.stream("GET", f"{url}/jobs/{job}/events", headers=headers, trust_env=False)
+
+    with ExitStack() as opened:
+        for guest in guests[1:]:
+            assert opened.enter_context(listen(guest, job)).status_code == 200
+        told = refusal(guests[0].get(f"/jobs/{job}/events", headers={"Accept": "text/event-stream"}), 429)
+        assert told["type"] == "urn:tcnn:problem:too-many-streams"
+        for client, wanted in ((alice, job), (alice, other), (bob, theirs)):
+            assert opened.enter_context(listen(client, wanted)).status_code == 200
+    with ExitStack() as held:
+        for _ in range(32):
+            held.enter_context(service.pools.downloads.hold("links of alice"))
+        refusal(holder(alice, other)[0].get(f"/jobs/{other}/checkpoint"), 429)
+        assert alice.get(f"/jobs/{other}/checkpoint").status_code == 200
+    wait_for(lambda: not service.streams.open("links of alice"))
+
+
+def test_the_log_says_which_link_it_was(alice: TestClient, make: Make) -> None:
+    job = make().id
     guest, made = holder(alice, job)
-    seen: list[str] = []
-    entered = service.streams.enter
-
-    def enter(tenant: str) -> Any:
-        seen.append(tenant)
-        raise RuntimeError
-
-    service.streams.enter = enter  # type: ignore[method-assign]
-    try:
-        guest.get(f"/jobs/{job}/events", headers={"Accept": "text/event-stream"})
-    except RuntimeError:
-        pass
-    finally:
-        service.streams.enter = entered  # type: ignore[method-assign]
-    assert seen == [made["id"]]
+    with capture_logs() as logged:
+        guest.get(f"/jobs/{job}")
+    (line,) = (line for line in logged if line["event"] == "request")
+    assert (line["tenant"], line["key"], line["path"]) == ("links of alice", made["id"], f"/jobs/{job}")
 
 
 @pytest.fixture

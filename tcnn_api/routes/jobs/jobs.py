@@ -117,7 +117,7 @@ async def index(
         except BaseException:
             entered.leave()
             raise
-        return entered.response(parts.streams.watch(look, still, turn))
+        return entered.response(parts.streams.watch(own, look, still, turn))
 
     def page() -> Response:
         found, more = look()
@@ -245,4 +245,4 @@ async def events(
     if now.terminal and not await to_thread.run_sync(lambda: parts.store.events(job, owner, after=after, limit=1)):
         return Response(status_code=204)  # an EventSource would come back for ever
     entered = parts.streams.enter(own)
-    return entered.response(parts.streams.follow(parts.store, job, owner, after, still))
+    return entered.response(parts.streams.follow(own, parts.store, job, owner, after, still))

@@ -1,0 +1,124 @@
+"""Turns of tenants: the one that has waited longest is next, nobody waits for all of another's, and nothing is kept of
+those who have left.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+from sse_starlette import ServerSentEvent
+
+from tcnn_api.pools import Pool, Rota, Turns
+from tcnn_api.responses.stream import THREADS, Streams
+from tcnn_jobs.model.jobs import Job
+
+
+def test_a_place_goes_to_the_tenant_that_has_waited_longest() -> None:
+    async def use() -> list[str]:
+        rota, log, go = Rota(total=1, share=1), [], asyncio.Event()
+
+        async def work(tenant: str) -> None:
+            async with rota.take(tenant):
+                log.append(tenant)
+                await go.wait()
+
+        calls = [asyncio.ensure_future(work(tenant)) for tenant in ("ann", "ann", "ann", "bob", "eve", "bob")]
+        await asyncio.sleep(0)
+        go.set()
+        await asyncio.gather(*calls)
+        assert not (rota._waiting or rota._held) and rota._free == 1
+        return log
+
+    assert asyncio.run(use()) == ["ann", "ann", "bob", "eve", "ann", "bob"]
+
+
+def test_a_tenant_has_its_share_of_the_places_and_no_more() -> None:
+    async def use() -> None:
+        rota = Rota(total=4, share=2)
+        async with rota.take("ann"), rota.take("ann"):
+            third = asyncio.ensure_future(rota.take("ann").__aenter__())
+            await asyncio.sleep(0)
+            async with rota.take("bob"), rota.take("bob"):
+                assert not third.done()
+        await third
+
+    asyncio.run(use())
+
+
+@pytest.mark.parametrize("ticks", range(4))
+def test_whoever_leaves_keeps_no_place(ticks: int) -> None:
+    """Whether it waits still, was given a place a moment ago, or has begun."""
+
+    async def use() -> None:
+        rota = Rota(total=1, share=1)
+
+        async def work() -> None:
+            async with rota.take("ann"):
+                await asyncio.sleep(60)
+
+        async with rota.take("bob"):
+            leaves = asyncio.ensure_future(work())
+            await asyncio.sleep(0)
+            if not ticks:
+                leaves.cancel()
+        for _ in range(ticks - 1):
+            await asyncio.sleep(0)
+        leaves.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaves
+        async with rota.take("eve"):
+            assert rota._held == {"eve": 1}
+        assert not (rota._waiting or rota._held) and rota._free == 1
+
+    asyncio.run(use())
+
+
+def test_nothing_is_kept_of_those_who_have_left() -> None:
+    """There may be a tenant for every link, and a name for every tenant that ever was."""
+
+    async def use() -> None:
+        pool = Pool("the bucket", share=2, queue=None, seconds=60)
+        turns = Turns("reports", total=2, queue=8)
+
+        async def work(tenant: str) -> None:
+            async with turns.take(tenant):
+                await pool.run(tenant, int)
+
+        await asyncio.gather(*(work(f"tenant {number % 5}") for number in range(20)))
+        await asyncio.sleep(0)
+        assert not (pool._limiters or pool._held or pool._tasks or turns._own)
+
+    asyncio.run(use())
+
+
+def test_streams_of_one_tenant_do_not_delay_the_first_message_to_another() -> None:
+    """64 whose looks at the database take as long as they like, and one more."""
+    silent = threading.Event()
+
+    def slow() -> tuple[list[Job], bool]:
+        silent.wait(60)
+        return [], False
+
+    async def still() -> bool:
+        return True
+
+    async def first(messages: AsyncIterator[ServerSentEvent]) -> str | None:
+        async for message in messages:
+            return message.event
+        return None
+
+    async def use() -> None:
+        streams = Streams(64)
+        many = [asyncio.ensure_future(first(streams.watch("ann", slow, still))) for _ in range(64)]
+        while streams._threads.borrowed_tokens < THREADS // 2:
+            await asyncio.sleep(0.01)
+        try:
+            async with asyncio.timeout(30):  # else it would wait for all of them
+                assert await first(streams.watch("bob", lambda: ([], True), still)) == "jobs"
+            assert not any(one.done() for one in many)
+        finally:
+            silent.set()
+        assert await asyncio.gather(*many) == ["jobs"] * 64
+
+    asyncio.run(use())
