@@ -28,6 +28,7 @@ from tcnn_api.settings import ApiSettings, load
 from tcnn_jobs.artifacts.layout import home_of
 from tcnn_jobs.artifacts.shared import open_artifacts
 from tcnn_jobs.confined.explorers import Explorers
+from tcnn_jobs.confined.room import Rooms
 from tcnn_jobs.store import Store
 
 ROUTERS = tuple(
@@ -78,9 +79,9 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
             await run_in_threadpool(stored.open, store)
             links.open(store)
             registry.register(QueueCollector(store))
-            streams = Streams(settings.max_streams)
+            streams, rooms = Streams(settings.max_streams), Rooms(home.incoming, int(settings.min_free_gb * 1e9))
             app.state.service = Service(
-                settings, home, store, registry, streams, explorers, artifacts, Pools(2 * PICTURE)
+                settings, home, store, registry, streams, explorers, artifacts, Pools(2 * PICTURE), rooms
             )
             yield
         finally:

@@ -28,6 +28,7 @@ from tcnn_api.settings import ApiSettings
 from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.artifacts.layout import Home, checked
 from tcnn_jobs.confined.explorers import Explorers
+from tcnn_jobs.confined.room import Rooms
 from tcnn_jobs.errors import JobNotFound
 from tcnn_jobs.model.accounts import Scope
 from tcnn_jobs.model.jobs import IdempotencyKey
@@ -47,6 +48,7 @@ class Service:
     explorers: Explorers
     artifacts: Artifacts
     pools: Pools
+    rooms: Rooms
 
 
 _bearer = HTTPBearer(

@@ -193,7 +193,7 @@ def respond(path: str, error: TcnnError) -> Response:
         headers["WWW-Authenticate"] = 'Bearer realm="tcnn"'
     if status in (429, 503):
         headers["Retry-After"] = str(math.ceil(getattr(error, "retry_after", None) or RETRY_AFTER))
-    if status in (408, 413):
+    if status in (408, 413, 507) or isinstance(error, BytesExceeded):
         headers["Connection"] = "close"  # what is still being sent will not be read
     if status == 500:
         return problem(path, 500)

@@ -7,7 +7,7 @@ for it, each wait has an end, and the threads that the database is asked on are 
 import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -110,12 +110,18 @@ class Share:
 
 
 class Turns:
-    """Work that is done a few at a time, one for each tenant: nobody waits for all that another has asked for."""
+    """Work that is done a few at a time, one for each tenant: nobody waits for all that another has asked for.
 
-    def __init__(self, what: str, total: int, queue: int) -> None:
+    Args:
+        what: what is done, in messages: "reports".
+        total: of all tenants at a time. None for any number.
+        queue: of one tenant that may be under way or wait; more are refused.
+    """
+
+    def __init__(self, what: str, total: int | None, queue: int) -> None:
         self._share = Share(what, queue)
         self._own: dict[str, asyncio.Lock] = {}
-        self._all = asyncio.Semaphore(total)
+        self._all: AbstractAsyncContextManager[Any] = nullcontext() if total is None else asyncio.Semaphore(total)
 
     @asynccontextmanager
     async def take(self, tenant: str) -> AsyncIterator[None]:
@@ -230,6 +236,7 @@ class Pools:
         self.probe = Pool("the store of results", share=1, queue=1, seconds=2.0)
         self.uploads = Share("uploads", 8)
         self.downloads = Share("downloads", 32)
+        self.twins = Turns("uploads with this Idempotency-Key", total=None, queue=8)
         self.checks = Turns("uploads", total=2, queue=8)
         self.targets = Turns("checks of a `target`", total=2, queue=8)
         self.searches = Turns("searches", total=2, queue=8)

@@ -59,7 +59,10 @@ class ApiSettings(QueueSettings):
         "valid for so long; default never.",
     )  # fmt: skip
     min_free_gb: float = Field(
-        default=1, ge=0, le=MOST_GB, description="With less free space in TCNN_HOME `/readyz` says no."
+        default=1,
+        ge=0,
+        le=MOST_GB,
+        description="With less free space in TCNN_HOME `/readyz` says no; uploads that would leave less are refused.",
     )
     dataset_roots: Paths = Field(
         default=(), description="Directories on the server below which a request may name data sets by path."

@@ -71,7 +71,7 @@ PROBLEMS: dict[int, tuple[str, str, str]] = {
         AWAY,
     ),
     507: (
-        "No space is left for the upload.",
+        "No space is left for the upload, beside what is to stay free (`TCNN_MIN_FREE_GB`).",
         "storage",
         "the upload: no space left while writing; nothing was kept, free some space or choose another disk",
     ),

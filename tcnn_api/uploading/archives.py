@@ -26,6 +26,7 @@ from typing import IO, Any, NamedTuple, Protocol
 from tcnn.data.sources.names import is_image, is_junk
 from tcnn.errors import RequestError, StorageError, one_line, shorten
 from tcnn.files import storage_errors
+from tcnn_jobs.confined.room import Bounds
 
 KINDS = "a zip, tar, tar.gz, tar.bz2 or tar.xz"
 FREE_RATIO_BYTES = 64 << 20
@@ -49,11 +50,12 @@ class ArchiveError(RequestError):
 
 
 class Limits(NamedTuple):
-    """What may come out: entries, bytes, and bytes for every byte that was sent."""
+    """What may come out: entries, bytes, and bytes for every byte that was sent; and what may be kept of it."""
 
     files: int
     unpacked: int
     ratio: float
+    kept: Bounds = Bounds()
 
 
 class Readable(Protocol):
@@ -74,7 +76,7 @@ class Budget:
     """Counts what comes out of an archive, and raises `ArchiveError` when it is too much."""
 
     def __init__(self, limits: Limits, size: int) -> None:
-        self._limits, self._entries, self._bytes = limits, 0, 0
+        self._limits, self._entries, self._bytes, self._kept = limits, 0, 0, 0
         self._by_ratio = max(FREE_RATIO_BYTES, round(limits.ratio * size))
 
     def entry(self, count: int = 1) -> None:
@@ -90,6 +92,11 @@ class Budget:
             raise ArchiveError(f"expected at most {self._limits.unpacked} bytes unpacked, found more; send less")
         if self._bytes > self._by_ratio:
             raise ArchiveError(f"unpacks to more than {self._limits.ratio:g} times its size; send it less compressed")
+
+    def keep(self, size: int, folder: Path) -> None:
+        """So many more bytes are about to be written there; raises `BytesExceeded` and `StorageError`."""
+        self._kept += size
+        self._limits.kept.check(self._kept, size, folder)
 
 
 class Counted:
@@ -107,7 +114,8 @@ class Counted:
 def unpack(archive: Path, target: Path, limits: Limits) -> None:
     """Unpack the images of an archive, in their folders, into `target`, which is made.
 
-    Raises `ArchiveError` with one line, `StorageError` when the disk is full; what was written so far is left there.
+    Raises `ArchiveError` with one line, `BytesExceeded` for more than the tenant may store, `StorageError` when the
+    disk is full; what was written so far is left there.
     """
     budget = Budget(limits, archive.stat().st_size)
     seen: dict[str, str] = {}
@@ -115,7 +123,7 @@ def unpack(archive: Path, target: Path, limits: Limits) -> None:
         target.mkdir()
         try:
             for entry in _entries(file, budget):
-                _keep(entry, target, seen)
+                _keep(entry, target, seen, budget)
         except (ArchiveError, StorageError):
             raise
         except _DAMAGE as error:
@@ -145,7 +153,7 @@ def safe_parts(name: str) -> list[str]:
     return parts
 
 
-def _keep(entry: Entry, target: Path, seen: dict[str, str]) -> None:
+def _keep(entry: Entry, target: Path, seen: dict[str, str], budget: Budget) -> None:
     parts = safe_parts(entry.name)
     if is_junk("/".join(parts)):
         return
@@ -160,6 +168,7 @@ def _keep(entry: Entry, target: Path, seen: dict[str, str]) -> None:
             source = entry.open()
             with path.open("xb") as out:
                 while chunk := source.read(_CHUNK):
+                    budget.keep(len(chunk), target)
                     out.write(chunk)
     except OSError as error:
         if error.errno in _CLASHES:

@@ -11,13 +11,15 @@ from tcnn.data.sources.names import SPLITS, canonical
 from tcnn.data.sources.source import number
 from tcnn.errors import RequestError
 from tcnn_api.uploading.archives import Limits, unpack
+from tcnn_jobs.confined.room import Bounds
 
 HERE = "the archive"
 
 
 def unpack_and_describe(archive: str, target: str, limits: str) -> dict[str, Any]:
     """For `tcnn_jobs.confined.process`: unpack, and say what is there; `limits` is a JSON list."""
-    unpack(Path(archive), Path(target), Limits(*json.loads(limits)))
+    files, unpacked, ratio, kept = json.loads(limits)
+    unpack(Path(archive), Path(target), Limits(files, unpacked, ratio, Bounds(*kept)))
     found = describe(Path(target))
     found["bytes"] = sum(path.stat().st_size for path in Path(target).rglob("*") if path.is_file())
     os.sync()  # a data set that was accepted must survive a power cut

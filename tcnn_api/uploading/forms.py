@@ -18,8 +18,10 @@ from starlette.requests import ClientDisconnect
 
 from tcnn.characters import without_faults
 from tcnn.files import storage_errors
+from tcnn_api import middleware
 from tcnn_api.errors import Refused, UnsupportedMedia
 from tcnn_jobs.artifacts.layout import Home
+from tcnn_jobs.confined.room import Room
 
 FORM = {
     "requestBody": {
@@ -50,40 +52,53 @@ class Received(NamedTuple):
 
 
 @asynccontextmanager
-async def received(request: Request, home: Home, run: Callable[..., Awaitable[Any]]) -> AsyncIterator[Received]:
-    """The file of a multipart form, for as long as the block runs; the middleware cuts off what is too long.
+async def received(
+    request: Request, home: Home, room: Room, run: Callable[..., Awaitable[Any]]
+) -> AsyncIterator[Received]:
+    """The file of a multipart form, for as long as the block runs; the middleware cuts off what is too long, and `room`
+    what the tenant may not store.
 
     `run` makes a call on a thread: disks and hashes are slow.
 
-    Raises `Refused`, `TooLarge`, `UnsupportedMedia`, `StorageError`.
+    Raises `Refused`, `TooLarge`, `UnsupportedMedia`, `BytesExceeded`, `StorageError`.
     """
     boundary = _boundary(request)
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit():
+        room.receive(max(0, int(announced) - middleware.FORM))
+        await to_thread.run_sync(room.write, int(announced))
     folder = home.incoming / f"upload_{secrets.token_hex(12)}"
     with storage_errors(Path("the upload")):
         folder.mkdir(mode=0o700)
         form = _Form(boundary, folder / "file")
         try:
-            await _read(request, form, run)
+            await _read(request, form, room, run)
             yield await run(form.finish)
         finally:
             form.close()
             await to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
 
 
-async def _read(request: Request, form: "_Form", run: Callable[..., Awaitable[Any]]) -> None:
+async def _read(request: Request, form: "_Form", room: Room, run: Callable[..., Awaitable[Any]]) -> None:
     """Feed the form in pieces, off the event loop."""
     waiting: list[bytes] = []
     size = 0
+
+    def feed(data: bytes) -> int:
+        room.write(len(data))
+        form.feed(data)
+        return form.size
+
     try:
         async for chunk in request.stream():
             waiting.append(chunk)
             size += len(chunk)
             if size >= _PIECE:
-                await run(form.feed, b"".join(waiting))
+                room.receive(await run(feed, b"".join(waiting)))
                 waiting, size = [], 0
     except ClientDisconnect as error:
         raise Refused("file", "the upload broke off; send it again") from error
-    await run(form.feed, b"".join(waiting))
+    room.receive(await run(feed, b"".join(waiting)))
 
 
 class _Form:
@@ -93,7 +108,7 @@ class _Form:
         self._path = path
         self._out = path.open("xb")
         self._sha = hashlib.sha256()
-        self._size = self._files = 0
+        self.size = self._files = 0
         self._name = "file"
         self._field, self._value = b"", b""
         self._disposition = ""
@@ -127,7 +142,7 @@ class _Form:
         self._out.flush()
         os.fsync(self._out.fileno())
         self._out.close()
-        return Received(self._path.parent, self._path, self._name, self._size, self._sha.hexdigest())
+        return Received(self._path.parent, self._path, self._name, self.size, self._sha.hexdigest())
 
     def close(self) -> None:
         self._out.close()
@@ -157,7 +172,7 @@ class _Form:
         self._name = _display_name(options.get(b"filename", b"").decode("utf-8", "replace"))
 
     def _data(self, data: bytes, start: int, end: int) -> None:
-        self._size += end - start
+        self.size += end - start
         piece = memoryview(data)[start:end]
         self._sha.update(piece)
         self._out.write(piece)

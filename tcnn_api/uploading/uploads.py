@@ -5,11 +5,12 @@ What becomes of a refused one is that its folder below `TCNN_HOME/incoming` is r
 
 import contextlib
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anyio import to_thread
+from anyio import from_thread, to_thread
 from fastapi import Request
 
 from tcnn.errors import EnvironmentFailure, RequestError
@@ -18,9 +19,11 @@ from tcnn_api.deps import Service, idempotency_key, refuse_anothers
 from tcnn_api.errors import Refused
 from tcnn_api.uploading.forms import Received, received
 from tcnn_jobs.artifacts.layout import checked
-from tcnn_jobs.errors import BytesExceeded, StoreUnavailable, UploadNotFound
+from tcnn_jobs.confined.room import Bounds, Room
+from tcnn_jobs.errors import BytesExceeded, QuotaExceeded, StoreUnavailable, UploadNotFound
 from tcnn_jobs.model.jobs import Upload
 from tcnn_jobs.model.naming import new_id, no_such
+from tcnn_jobs.store import Store
 
 
 class Examined(NamedTuple):
@@ -33,7 +36,8 @@ class Examined(NamedTuple):
     """Of the file, if it is another one than the received."""
 
 
-Examine = Callable[[Received], Awaitable[Examined]]
+Examine = Callable[[Received, Bounds], Awaitable[Examined]]
+"""What is in a file, and what of it is to be kept within bounds."""
 
 
 async def accept(
@@ -41,30 +45,49 @@ async def accept(
 ) -> Upload:
     """Receive, examine and publish an upload, or return the one that was made with this idempotency key before.
 
-    Raises what ends in a 4xx (`Refused`, `TooLarge`, …), `StorageError` for a full disk, `StoreUnavailable`; then
-    nothing of it remains, but for files that a sweep removes if the database did not say whether it has the row.
+    Raises what ends in a 4xx (`Refused`, `TooLarge`, `BytesExceeded`, …), `StorageError` for a full disk,
+    `StoreUnavailable`; then nothing of it remains, but for files that a sweep removes if the database did not say
+    whether it has the row.
     """
+    # The same request at once is received when the first one has ended, and needs no room of its own then.
+    twin = nullcontext() if key is None else parts.pools.twins.take(f"{owner} {key}")
     with parts.pools.uploads.hold(owner):
-        try:
-            await to_thread.run_sync(parts.store.check_room, owner)  # before all of it has come
-        except BytesExceeded:  # what has used it up may be this very request; asked in this order, its key is there
-            if key is None or not await to_thread.run_sync(parts.store.has_made, owner, key):
-                raise
-        return await _accept(request, parts, owner, key, kind, prefix, examine)
+        async with twin:
+            with parts.rooms.enter(owner, kind) as room:
+                room.left = await to_thread.run_sync(_left, parts.store, owner, key)
+                return await _accept(request, parts, room, owner, key, kind, prefix, examine)
+
+
+def _left(store: Store, owner: str, key: str | None) -> int | None:
+    """Bytes that an upload may take, None for any number; raises `BytesExceeded`. What has used up the quota may be
+    this very request: it may come again.
+    """
+    try:
+        left = store.check_room(owner)
+    except BytesExceeded:  # asked in this order, what this request has made is there
+        if not (made := 0 if key is None else store.made_bytes(owner, key)):
+            raise
+        return made
+    return left if left is None or key is None else left + store.made_bytes(owner, key)
 
 
 async def _accept(
-    request: Request, parts: Service, owner: str, key: str | None, kind: str, prefix: str, examine: Examine
+    request: Request, parts: Service, room: Room, owner: str, key: str | None, kind: str, prefix: str, examine: Examine
 ) -> Upload:
-    async with received(request, parts.home, partial(parts.pools.disk.run, owner)) as file:
+    async with received(request, parts.home, room, partial(parts.pools.disk.run, owner)) as file:
         identity = idempotency_key(request, owner, key, file.sha256.encode())
         if identity and (earlier := await to_thread.run_sync(parts.store.replay, identity)):
             return await to_thread.run_sync(parts.store.upload, earlier, kind, owner)
         try:
             async with parts.pools.checks.take(owner):
-                examined = await examine(file)
+                room.left = await to_thread.run_sync(_left, parts.store, owner, key)  # some may have ended since
+                examined = await examine(file, room.bounds)
+        except QuotaExceeded:
+            raise
         except RequestError as error:
             raise Refused("file", str(error)) from error
+        stored = int(examined.details.get("bytes", examined.size or file.size))
+        room.keep(stored)
         identifier = new_id(prefix)
         target = parts.home.dataset(identifier) if kind == "dataset" else parts.home.checkpoint(identifier)
         upload = Upload(
@@ -74,7 +97,10 @@ async def _accept(
 
         def publish() -> Upload:
             with storage_errors(Path(file.name)):
+                if parts.home.shared and kind == "dataset":  # which is packed again for the store
+                    room.write(stored)
                 kept = parts.artifacts.add(upload, examined.path)
+            from_thread.run_sync(room.leave)  # from now on the database counts it
             try:
                 added = parts.store.add_upload(kept, identity)
             except BaseException as error:

@@ -15,10 +15,12 @@ from pydantic import ValidationError
 
 from tcnn.checkpoints.files import forbidden
 from tcnn.conversion.report import ConversionReport
-from tcnn.errors import CheckpointError, TcnnError, WeightsError, one_line, shorten
+from tcnn.errors import CheckpointError, StorageError, TcnnError, WeightsError, one_line, shorten
 from tcnn.files import file_digest
 from tcnn.processes import loading
 from tcnn.zoo import catalogue
+from tcnn_jobs.confined.room import Bounds
+from tcnn_jobs.errors import BytesExceeded
 
 MEMORY = 3 << 30
 """Bytes that loading may take beside four times a checkpoint's size, or six times that of weights, of which the tensors
@@ -176,20 +178,23 @@ def _damaged(reason: str) -> CheckpointError:
     return CheckpointError(f"not a whole safetensors file ({reason}); copy or download it again")
 
 
-def keep(file: str, name: str, out: str) -> dict[str, Any]:
+def keep(file: str, name: str, out: str, bounds: str = "[]") -> dict[str, Any]:
     """Read the state dict of a file that was sent under a name, and write it to `out`; returns what is in it.
 
-    Raises `WeightsError` with one line that does not say where the file lies.
+    Raises `WeightsError` with one line that does not say where the file lies; where `bounds`, the JSON of `Bounds`, do
+    not allow to write it, `BytesExceeded` or `StorageError`.
     """
     path = Path(file)
     try:
-        return _keep(path, Path(out), safetensors=_is_safetensors(path))
+        return _keep(path, Path(out), _is_safetensors(path), Bounds.read(bounds))
+    except (BytesExceeded, StorageError):
+        raise
     except TcnnError as error:
         text = str(error).replace(f"{path}.safetensors", name).replace(str(path), name)
         raise WeightsError(text) from error
 
 
-def _keep(path: Path, out: Path, safetensors: bool) -> dict[str, Any]:
+def _keep(path: Path, out: Path, safetensors: bool, bounds: Bounds) -> dict[str, Any]:
     if safetensors:
         found = read_header(path)  # by hand, before any library sees it
         if "tcnn_version" in found.metadata and "conversion" in found.metadata:
@@ -208,6 +213,8 @@ def _keep(path: Path, out: Path, safetensors: bool) -> dict[str, Any]:
     if len(state) > MOST_TENSORS:
         raise WeightsError(f"{path}: expected at most {MOST_TENSORS:,} tensors, found {len(state):,}")
     weights.refuse_not_finite(path, state)
+    size = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+    bounds.check(size, size, out.parent)
     weights.write(path, state, out)
     named = (content.architecture or "").rpartition("/")[2]
     return {

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from tcnn.errors import EnvironmentFailure, RequestError, StorageError, TcnnError, shorten
 from tcnn.processes import QuickExit, die_with_parent
 from tcnn_jobs.engines.base import environment
+from tcnn_jobs.errors import BytesExceeded
 
 if TYPE_CHECKING:
     import asyncio  # the child has no use for it
@@ -30,7 +31,7 @@ KEPT = 4096
 """Bytes of the end of standard error that are kept, however much a process writes."""
 GIVEN_UP = 9
 """The exit code of a child that ran out of memory and cannot say so any more."""
-_KINDS: dict[str, type[TcnnError]] = {"request": RequestError, "storage": StorageError}
+_KINDS: dict[str, type[TcnnError]] = {"request": RequestError, "quota": BytesExceeded, "storage": StorageError}
 
 
 def frame(status: int, said: Any, content: bytes = b"") -> bytes:
@@ -70,8 +71,9 @@ async def last_line(stream: "asyncio.StreamReader") -> str:
 async def ask(module: str, function: str, *arguments: str, memory: int, seconds: int) -> dict[str, Any]:
     """The answer of a function that may need so many bytes and seconds; call it from the thread that lives longest.
 
-    Raises `RequestError` for what the function refuses and for what needs more than it may have, `StorageError` for a
-    full disk, `EnvironmentFailure` when the process could not be started.
+    Raises `RequestError` for what the function refuses and for what needs more than it may have, `BytesExceeded` for
+    what the tenant may not store, `StorageError` for a full disk, `EnvironmentFailure` when the process could not be
+    started.
     """
     import asyncio  # the child has no use for these, and would spend half of its start on them
 
@@ -128,6 +130,8 @@ def main(parent: str, memory: str, seconds: str, module: str, function: str, *ar
         answer = getattr(import_module(module), function)(*arguments)
     except StorageError as error:
         answer = {"kind": "storage", "error": str(error)}
+    except BytesExceeded as error:
+        answer = {"kind": "quota", "error": str(error)}
     except TcnnError as error:
         answer = {"kind": "request", "error": str(error)}
     except MemoryError:

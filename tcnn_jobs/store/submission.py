@@ -69,11 +69,6 @@ class Submission(Listing):
         with self.reading() as connection:
             return ledger.recall(connection, key)
 
-    def has_made(self, owner: str, key: str) -> bool:
-        """Whether a POST with this key has made anything, whatever it asked for."""
-        with self.reading() as connection:
-            return connection.scalar(select(keys.c.key).where(keys.c.owner == owner, keys.c.key == key)) is not None
-
     def get(self, job: str, owner: str | None = None) -> Job:
         """One job and its place in the queue; raises `JobNotFound`."""
         with self.reading() as connection:

@@ -2,16 +2,24 @@
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select
+from sqlalchemy import Connection, Row, bindparam, delete, insert, select
 
 from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.engine import Database
-from tcnn_jobs.database.schema import keys, uploads
+from tcnn_jobs.database.schema import keys, stored, uploads
 from tcnn_jobs.errors import UploadNotFound
 from tcnn_jobs.model.jobs import IdempotencyKey, Upload
 from tcnn_jobs.model.naming import no_such, storable
 from tcnn_jobs.store.accounts import ledger, quotas
 from tcnn_jobs.store.needs import refuse_if_needed
+
+_MADE = (
+    select(uploads.c.size, stored.c.bytes)
+    .select_from(
+        keys.join(uploads, uploads.c.id == keys.c.resource).outerjoin(stored, stored.c.resource == uploads.c.id)
+    )
+    .where(keys.c.owner == bindparam("owner"), keys.c.key == bindparam("key"))
+)
 
 
 class Uploads(Database):
@@ -34,6 +42,12 @@ class Uploads(Database):
             ledger.note(connection, f"{upload.kind}.upload", upload.id, upload.owner)
             row = connection.execute(insert(uploads).values(**values, created_at=now()).returning(uploads)).one()
         return _as_upload(row)
+
+    def made_bytes(self, owner: str, key: str) -> int:
+        """Bytes of the upload that a POST with this key has made, sent or stored, whichever are more; 0 for none."""
+        with self.reading() as connection:
+            row = connection.execute(_MADE, {"owner": owner, "key": key}).one_or_none()
+        return 0 if row is None else max(row.size, row.bytes or 0)
 
     def upload(self, id: str, kind: str, owner: str | None = None) -> Upload:
         """One upload of this kind; raises `UploadNotFound`."""

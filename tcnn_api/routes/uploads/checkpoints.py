@@ -17,6 +17,7 @@ from tcnn_api.uploading.forms import FORM, Received
 from tcnn_api.uploading.uploads import Examined, accept, forget, identified
 from tcnn_jobs.confined import model_files
 from tcnn_jobs.confined.process import ask
+from tcnn_jobs.confined.room import Bounds
 from tcnn_jobs.model.jobs import Upload
 
 KIND = "checkpoint"
@@ -69,7 +70,7 @@ class CheckpointList(Page):
     data: list[CheckpointUpload]
 
 
-async def _load(file: Received) -> Examined:
+async def _load(file: Received, bounds: Bounds) -> Examined:
     memory = model_files.MEMORY + 4 * file.size
     found = await ask(
         "tcnn_jobs.confined.model_files", "check", str(file.path), memory=memory, seconds=model_files.SECONDS

@@ -16,6 +16,7 @@ from tcnn_api.uploading.archives import Limits
 from tcnn_api.uploading.forms import FORM, Received
 from tcnn_api.uploading.uploads import Examined, accept, forget, identified
 from tcnn_jobs.confined.process import ask
+from tcnn_jobs.confined.room import Bounds
 from tcnn_jobs.model.jobs import Upload
 
 KIND = "dataset"
@@ -59,9 +60,9 @@ class DatasetList(Page):
     data: list[DatasetView]
 
 
-async def _unpack(settings: ApiSettings, file: Received) -> Examined:
+async def _unpack(settings: ApiSettings, file: Received, bounds: Bounds) -> Examined:
     target = file.folder / "unpacked"
-    limits = Limits(settings.max_files, int(settings.max_unpacked_gb * 1e9), settings.max_ratio)
+    limits = Limits(settings.max_files, int(settings.max_unpacked_gb * 1e9), settings.max_ratio, bounds)
     memory = MEMORY + 1000 * settings.max_files
     arguments = str(file.path), str(target), json.dumps(limits)
     found = await ask("tcnn_api.uploading.datasets", "unpack_and_describe", *arguments, memory=memory, seconds=SECONDS)

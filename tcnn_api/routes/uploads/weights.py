@@ -1,5 +1,6 @@
 """`/weights`: uploaded weights of one's own CNNs, kept as safetensors for the jobs that convert them."""
 
+import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -13,6 +14,7 @@ from tcnn_api.uploading.forms import FORM, Received
 from tcnn_api.uploading.uploads import Examined, accept, forget, identified
 from tcnn_jobs.confined import model_files
 from tcnn_jobs.confined.process import ask
+from tcnn_jobs.confined.room import Bounds
 from tcnn_jobs.model.jobs import Upload
 
 KIND = "weights"
@@ -70,12 +72,12 @@ class WeightsList(Page):
     data: list[WeightsLine]
 
 
-async def _read(file: Received) -> Examined:
+async def _read(file: Received, bounds: Bounds) -> Examined:
     kept = file.folder / "kept.safetensors"
     memory = model_files.MEMORY + 6 * file.size
     found = await ask(
-        "tcnn_jobs.confined.model_files", "keep", str(file.path), file.name, str(kept), memory=memory,
-        seconds=model_files.SECONDS,
+        "tcnn_jobs.confined.model_files", "keep", str(file.path), file.name, str(kept), json.dumps(bounds),
+        memory=memory, seconds=model_files.SECONDS,
     )  # fmt: skip
     return Examined(kept, found, **found.pop("kept"))
 

@@ -103,16 +103,18 @@ def admit_job(connection: Connection, tenant: str) -> None:
     _admit_bytes(connection, row, 0)
 
 
-def admit_bytes(connection: Connection, tenant: str, size: int) -> None:
-    """Admission control of `size` more stored bytes, 0 for whether there is any room; raises `BytesExceeded`."""
+def admit_bytes(connection: Connection, tenant: str, size: int) -> int | None:
+    """Admission control of `size` more stored bytes, 0 for whether there is any room; raises `BytesExceeded`.
+
+    Returns how many more there is room for, None for any number.
+    """
     row = connection.execute(_TENANT, {"tenant": tenant}).one_or_none()
-    if row is not None:
-        _admit_bytes(connection, row, size)
+    return None if row is None else _admit_bytes(connection, row, size)
 
 
-def _admit_bytes(connection: Connection, row: Row[Any], size: int) -> None:
+def _admit_bytes(connection: Connection, row: Row[Any], size: int) -> int | None:
     if row.max_bytes is None:
-        return
+        return None
     name = {"tenant": row.name}
     if size:
         connection.execute(_LOCKED, name)
@@ -122,6 +124,7 @@ def _admit_bytes(connection: Connection, row: Row[Any], size: int) -> None:
         raise BytesExceeded(
             f"you store {has:,} bytes{asked}, and may store {row.max_bytes:,}; delete jobs, data sets or checkpoints"
         )
+    return int(row.max_bytes - has - size)
 
 
 def may_start(connection: Connection, tenant: str) -> bool:
@@ -276,10 +279,10 @@ class Tenants(Database):
         with self.reading() as connection:
             return [_as_tenant(connection, row) for row in connection.execute(query).all()]
 
-    def check_room(self, tenant: str) -> None:
-        """Raise `BytesExceeded` if a tenant's storage quota is used up."""
+    def check_room(self, tenant: str) -> int | None:
+        """Bytes that are left of a tenant's storage quota, None for any number; raises `BytesExceeded` if none are."""
         with self.reading() as connection:
-            admit_bytes(connection, tenant, 0)
+            return admit_bytes(connection, tenant, 0)
 
     def forget_use(self) -> None:
         """Delete usage before the sliding window of `DAYS` days."""
