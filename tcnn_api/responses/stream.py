@@ -12,9 +12,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import TypeVar
 
-from anyio import CapacityLimiter, sleep, to_thread
+from anyio import CapacityLimiter, move_on_after, sleep, to_thread
 from sse_starlette import EventSourceResponse, ServerSentEvent
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from tcnn_api.errors import TooManyAtOnce, TooManyStreams
 from tcnn_api.pools import Rota
@@ -30,6 +30,8 @@ Turn = Callable[[], AbstractAsyncContextManager[None]]
 Found = TypeVar("Found")
 POLL, SHARE = 1.0, 10.0
 """Seconds between two looks at the database, and how many times longer than the look at a list took."""
+PATIENCE = 1.0
+"""Seconds for which a server that leaves waits until a client takes the end of its stream."""
 PAGE = 500
 THREADS = 8
 """Streams ask the database on threads of their own number, so that requests never wait for them. A tenant has half of
@@ -159,16 +161,26 @@ class Entered:
 
 
 class StreamResponse(EventSourceResponse):
-    """sse-starlette's, which is counted."""
+    """sse-starlette's, which is counted, and has an end even where the server leaves in the middle of it."""
 
     def __init__(self, messages: AsyncIterator[ServerSentEvent], entered: Entered) -> None:
         super().__init__(messages, ping=15, sep="\n")
         self._entered = entered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send messages until the client or the job is gone."""
+        """Send messages until the client, the job or the server is gone."""
+        open_ = False
+
+        async def noted(message: Message) -> None:
+            nonlocal open_
+            open_ = message["type"] == "http.response.start" or message.get("more_body", False)
+            await send(message)
+
         try:
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, noted)
+            if open_:  # what sends the last chunk was cancelled; of a client that reads nothing none is waited for
+                with move_on_after(PATIENCE):
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._entered.leave()
 

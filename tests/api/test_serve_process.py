@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -82,14 +82,20 @@ def test_a_server_without_a_worker(tmp_path: Path) -> None:
         maps = Path(f"/proc/{process.pid}/maps").read_text()
         assert "python" in maps and "libtorch" not in maps, "a server that has no worker has no use for it"
         assert not children(process.pid)
-        process.send_signal(signal.SIGTERM)
+        streams = [f"{url}/jobs", f"{url}/jobs/{answer.json()['id']}/events"]
+        with ExitStack() as opened:
+            options: dict[str, Any] = {"headers": {"Accept": "text/event-stream"}, "timeout": 60, "trust_env": False}
+            lines = [opened.enter_context(httpx.stream("GET", stream, **options)).iter_lines() for stream in streams]
+            assert [next(line).partition(":")[0] for line in lines] == ["event", "id"]
+            process.send_signal(signal.SIGTERM)
+            assert [list(line)[-1] for line in lines] == ["", ""], "whole messages, and then the end"
         assert process.wait(60) == 0
         assert process.stdout is not None and process.stdout.read() == ""
         with pytest.raises(httpx.TransportError):
             httpx.get(f"{url}/healthz", trust_env=False)
     log = (tmp_path / "stderr").read_text()
     assert re.search(rf"request .*job={answer.json()['id']}", log)
-    assert "Traceback" not in log
+    assert "Traceback" not in log and "ASGI" not in log
 
 
 @pytest.mark.slow  # three processes load torch; how it is started, and again, is shown by a script below
