@@ -70,7 +70,8 @@ def test_a_list_goes_on_where_it_ended(alice: TestClient, service: Service, make
         (f"after={2**31}", "after"),
     ):
         refusal(alice.get(f"{url}?{query}"), 422, field)
-    refusal(alice.get(url, headers={"Last-Event-ID": "x"}), 422, "Last-Event-ID")
+    for wrong in ("x", "-1", "1.5", "None", f"{2**31}"):
+        refusal(alice.get(url, headers={"Last-Event-ID": wrong}), 422, "Last-Event-ID")
 
 
 def test_a_stream_of_an_ended_job_is_its_history(alice: TestClient, make: Make) -> None:
@@ -87,6 +88,9 @@ def test_a_stream_of_an_ended_job_is_its_history(alice: TestClient, make: Make) 
     later = messages(alice.get(url, headers=STREAM | {"Last-Event-ID": "3"}).text)
     assert later == found[3:]
     assert messages(alice.get(url, headers=STREAM, params={"after": 4}).text) == found[4:]
+    beginning = STREAM | {"Last-Event-ID": ""}  # of an EventSource that has seen nothing
+    assert messages(alice.get(url, headers=beginning).text) == found
+    assert messages(alice.get(url, headers=beginning, params={"after": 4}).text) == found[4:]
     seen = alice.get(url, headers=STREAM | {"Last-Event-ID": "5"})
     assert (seen.status_code, seen.content) == (204, b""), "an EventSource would come back for ever"
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from anyio import to_thread
 from fastapi import APIRouter, Body, Header, Query, Request
+from pydantic import BeforeValidator, Field, WithJsonSchema
 from starlette.responses import JSONResponse, Response
 
 from tcnn.errors import RequestError
@@ -35,7 +36,13 @@ from tcnn_jobs.model.naming import MOST_TAGS, Labels, Search
 router = APIRouter(prefix="/jobs", tags=["jobs"], dependencies=AUTHENTICATED)
 
 MOST = 2**31 - 1
-Seen = Annotated[int | None, Header(alias="Last-Event-ID", ge=0, le=MOST, description="Like `after`, for a stream.")]
+_SEEN = {"anyOf": [{"type": "integer", "minimum": 0, "maximum": MOST}, {"type": "string", "maxLength": 0}]}
+Seen = Annotated[
+    Annotated[int, Field(ge=0, le=MOST)] | None,
+    BeforeValidator(lambda given: given or None),  # an EventSource's own first value is empty, and some clients send it
+    WithJsonSchema(_SEEN),
+    Header(alias="Last-Event-ID", description="Like `after`, for a stream; an empty one is none."),
+]
 
 
 @router.get(
