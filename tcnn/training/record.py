@@ -74,8 +74,13 @@ def leakage_note(record: Mapping[str, Any]) -> str | None:
 
 
 def validated_on_training(record: Mapping[str, Any], train: ImageSet, val: ImageSet) -> str | None:
-    """A note, if the validation images are the training images, under whatever name and in whatever order."""
-    if val.whole is train.whole or val.fingerprint(ordered=False) != record["image_set"]:
+    """A note, if the validation images are the training images, by the same rule as `tcnn evaluate` has.
+
+    The data sets may have other names; of the images either the names or the order may be others.
+    """
+    if val.whole is train.whole:
+        return None
+    if val.fingerprint() != record["images"] and val.fingerprint(ordered=False) != record["image_set"]:
         return None
     return (
         "the images that it is validated on are those that it learns from, so its accuracy says nothing of others; "

@@ -158,9 +158,12 @@ def test_a_grey_model(tmp_path: Path) -> None:
 
 
 def test_validation_images_that_are_the_training_images_are_noted(data: Path, tmp_path: Path) -> None:
-    """Under another name, and in another order, too."""
+    """Under another name, in another order, and with other names of files, too, as `tcnn evaluate` says it."""
     copy, apart = shutil.copytree(data, tmp_path / "copy"), colours(tmp_path / "apart", images=11)
-    for val, noted in ((data, True), (copy, True), (as_mixed_shard(data, tmp_path / "0.tar"), True), (apart, False)):
+    renamed, mixed = shutil.copytree(data, tmp_path / "renamed"), as_mixed_shard(data, tmp_path / "0.tar")
+    for file in list(renamed.glob("*/*")):
+        file.rename(file.with_name(f"z{file.name}"))
+    for val, noted in ((data, True), (copy, True), (mixed, True), (renamed, True), (apart, False)):
         result = run(seeded(TwoConvs), data, tmp_path / "run", val=str(val), val_split=None, epochs=1, force=True)
         said = [note for note in result.notes if note.startswith("the images that it is validated on are those that ")]
         assert len(said) == noted, val
