@@ -152,6 +152,17 @@ def refuse_without_effect(config: FinetuneConfig, given: Mapping[str, object], o
                 raise RequestError(f"{option}{name}: has no effect, because {rule.why}")
 
 
+def refuse_contradictions(given: Mapping[str, object], options: Mapping[str, object]) -> None:
+    """Raise `RequestError` for a setting of which `--set` says one thing and an option of its own another."""
+    for name, value in options.items():
+        if name in given and not _same(given[name], value):
+            option = f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
+            says = "" if isinstance(value, bool) else f" {json.dumps(value)}"
+            raise RequestError(
+                f"--set {name}={json.dumps(given[name])}: {option}{says} says otherwise; give one of the two"
+            )
+
+
 def assigned(assignments: Sequence[str]) -> dict[str, Any]:
     """The settings of ``KEY=VALUE`` assignments, nested where a key has dots; raises `RequestError` with one line."""
     values: dict[str, Any] = {}
@@ -183,6 +194,12 @@ def _merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:
             _merge(into[key], value)
         else:
             into[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether two values are one; a square may be given by its side, and a list in the place of a tuple."""
+    first, second = (value if isinstance(value, list | tuple) else [value, value] for value in (one, other))
+    return list(first) == list(second)
 
 
 def _nested(key: str, value: object) -> dict[str, Any]:

@@ -57,6 +57,11 @@ RUN = ("finetune", "t.safetensors", "--data", "p")
         (("finetune", "test_resnet", "--data", "p", "--no-convert", "--set", "conversion.stride=remove"),
          "--set conversion: has no effect, because nothing is converted with convert=false"),
         (("plan", "test_resnet", "--data", "p", "--preset", "quick", "--set", "mixup_prob=0.5"), "--set mixup_prob: "),
+        ((*RUN, "--epochs", "1", "--set", "epochs=2"), "--set epochs=2: --epochs 1 says otherwise; give one of the"),
+        ((*RUN, "--size", "32x16", "--set", "size=32"), "--set size=32: --size [32, 16] says otherwise; give one of"),
+        (("plan", "test_resnet", "--data", "p", "--lr", "0.1", "--set", "lr=1"), "--set lr=1: --lr 0.1 says otherw"),
+        (("plan", "test_resnet", "--data", "p", "--no-convert", "--set", "convert=true"), "--set convert=true: --no-c"),
+        (("finetune", "test_resnet", "--data", "p", "--set", "convert=false", "--anneal", "none"), "--anneal: has no "),
         ((*RUN, "--resume", "--force"), "--force: with --resume no run is replaced; give one of the two"),
         ((*RUN, "--allow-changes"), "--allow-changes: a new run has nothing to differ from; give --resume as well"),
         (("export", "t.safetensors", "x.onnx", "--dynamic", "batch", "--fixed"), "--fixed: no axis is free then; "),
@@ -105,6 +110,26 @@ def test_an_option_without_effect_is_refused(arguments: tuple[str, ...], message
 def test_what_is_added_to_see_what_would_happen_refuses_nothing(tcnn: Any, files: Path) -> None:
     assert tcnn("convert", "test_resnet", "--dry-run", "--force", "--device", "cuda").code == 0
     assert tcnn("finetune", "test_resnet", "--no-convert", "--anneal", "none", "--print-config").code == 0
+    assert tcnn("finetune", "test_resnet", "--epochs", 1, "--set", "epochs=2", "--print-config").code == 0
+
+
+def test_a_setting_may_be_given_twice_with_one_value(tcnn: Any, files: Path) -> None:
+    same = (
+        "--epochs",
+        9,
+        "--set",
+        "epochs=9",
+        "--size",
+        "32",
+        "--set",
+        "size=[32,32]",
+        "--lr",
+        "1e-3",
+        "--set",
+        "lr=0.001",
+    )
+    refused = tcnn("plan", "test_resnet", "--data", "nowhere", *same).error(2)
+    assert refused.startswith("nowhere: no such data set")
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def command(
 ) -> None:
     """Fine-tune on a data set with the paper's recipe; options, --set, a file or a preset override any part of it."""
     from tcnn.config import build, finetune_config
-    from tcnn.config.presets import assigned, refuse_without_effect
+    from tcnn.config.presets import assigned, refuse_contradictions, refuse_without_effect
     from tcnn.training.launch.exchange import Placement
     from tcnn.training.preparing.settings import check_run
     from tcnn.zoo.catalogue import cnn_of
@@ -113,9 +113,11 @@ def command(
         val_split=val_split,
     )  # fmt: skip
     model = beginning(model, module)
-    settings = finetune_config(preset, config, assignments or (), options)
+    settings, chosen = finetune_config(preset, config, assignments or (), options), assigned(assignments or ())
     if not print_config:
-        refuse_without_effect(settings, assigned(assignments or ()), "--set ")
+        refuse_contradictions(chosen, options)
+        refuse_without_effect(settings, chosen, "--set ")
+        refuse_without_effect(settings, options, "--")
     check_run(
         model, resume=resume, force=force, allow_changes=allow_changes, weights=weights, pretrained=pretrained,
         conversion=[name for name in assignments or () if name.strip().startswith("conversion")],

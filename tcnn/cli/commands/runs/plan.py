@@ -87,7 +87,7 @@ def command(
     there is not enough memory or disk; the output says what would be enough.
     """
     from tcnn.config import finetune_config
-    from tcnn.config.presets import assigned, refuse_without_effect
+    from tcnn.config.presets import assigned, refuse_contradictions, refuse_without_effect
     from tcnn.training.preparing.settings import check_run
     from tcnn.zoo.catalogue import cnn_of
 
@@ -97,8 +97,10 @@ def command(
         val_split=val_split,
     )  # fmt: skip
     model = beginning(model, module)
-    settings = finetune_config(preset, config, assignments or (), options)
-    refuse_without_effect(settings, assigned(assignments or ()), "--set ")
+    settings, chosen = finetune_config(preset, config, assignments or (), options), assigned(assignments or ())
+    refuse_contradictions(chosen, options)
+    refuse_without_effect(settings, chosen, "--set ")
+    refuse_without_effect(settings, options, "--")
     check_run(
         model, resume=False, force=False, allow_changes=False, weights=weights, pretrained=pretrained,
         both_sets=val is not None and settings.val_split is not None, convert=settings.convert,
