@@ -3,11 +3,13 @@
 Each is one object for Python, command line, file and HTTP body.
 """
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
 from tcnn.config.base import MOST, NEVER, TORCHS, Device, Frozen, SideOrSize, Size
+from tcnn.errors import RequestError
 from tcnn.processes import MOST_WORKERS
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -97,3 +99,17 @@ class EvaluationConfig(Frozen):
         if any(severity not in SEVERITIES for severity in severities):
             raise ValueError("expected severities from 1 to 5")
         return tuple(sorted(set(severities)))
+
+    def refuse_without_effect(self, given: Iterable[str], stored: bool) -> None:
+        """Raise `RequestError` for a setting that was given and has no effect: one of corruptions, and there are none.
+
+        Args:
+            given: names of the settings; one with the value that it has anyway is let pass.
+            stored: whether the images may be corrupted as they are, as ImageNet-C's, where `layout` does not tell.
+        """
+        stored = self.layout == "imagenet-c" or (self.layout == "auto" and stored)
+        if self.corruptions or stored:
+            return
+        for name in ("severities", "baseline", "seed"):
+            if name in given and getattr(self, name) != type(self).model_fields[name].default:
+                raise RequestError(f"{name}: has no effect, because nothing is corrupted; give corruptions as well")

@@ -66,7 +66,7 @@ def read(request: Request, settings: ApiSettings) -> Submission:
 
 
 def _read_evaluation(request: EvaluateRequest, settings: ApiSettings) -> EvaluationConfig:
-    with _errors_under("config"):
+    with errors_under("config"):
         config = request.settings
     _check_process(config, "config", settings)
     return config
@@ -75,7 +75,7 @@ def _read_evaluation(request: EvaluateRequest, settings: ApiSettings) -> Evaluat
 def _read_finetuning(asked: Training, prefix: str, settings: ApiSettings) -> Finetuning:
     if asked.preset not in PRESETS:
         raise Refused(f"{prefix}preset", f"expected one of {', '.join(PRESETS)}, found {quoted(asked.preset)}")
-    with _errors_under(f"{prefix}config"):
+    with errors_under(f"{prefix}config"):
         config = asked.settings
         refuse_without_effect(config, asked.config)
     _check_process(config, f"{prefix}config", settings)
@@ -104,7 +104,7 @@ def _check_own_weights(request: Request) -> None:
 
 
 @contextmanager
-def _errors_under(field: str) -> Iterator[None]:
+def errors_under(field: str) -> Iterator[None]:
     """A configuration's own error (`lr: input should be …`) becomes the request's field's (`config.lr`)."""
     try:
         yield

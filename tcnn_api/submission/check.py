@@ -1,18 +1,22 @@
 """Validation of a request against the models, jobs and data sets that it names: pure functions."""
 
+from pathlib import Path
+
 from tcnn.config import HARD_TEMPERATURE, ConversionConfig
 from tcnn.config.evaluation import EvaluationConfig
 from tcnn.config.finetune import DEFAULT_SPLIT
 from tcnn.data.sources.names import canonical
 from tcnn.zoo.catalogue import TAKEN_BY, Entry
 from tcnn_api.errors import Refused, quoted
-from tcnn_api.submission.body import Finetuning, Submission
+from tcnn_api.submission.body import Finetuning, Submission, errors_under
 from tcnn_api.submission.resolve import Resolved
 from tcnn_jobs.errors import for_requests
 from tcnn_jobs.model.jobs import Job, Kind, Status, Upload
 from tcnn_jobs.model.requests import EvaluateRequest, FinetuneRequest, TransformRequest, weights_of
 
 Converting = TransformRequest | FinetuneRequest
+GROUPS = ("noise", "blur", "weather", "digital", "extra")
+"""Folders of ImageNet-C, each of several corruptions: in an upload they pass for classes."""
 
 
 def check(submission: Submission, resolved: Resolved) -> None:
@@ -33,6 +37,7 @@ def check(submission: Submission, resolved: Resolved) -> None:
         _check_attention(submission, submission.finetuning, resolved)
         _check_datasets(submission.finetuning, resolved)
     if submission.evaluation is not None:
+        _check_corrupted(submission, submission.evaluation, resolved)
         _check_measured(submission.evaluation, resolved)
 
 
@@ -199,6 +204,18 @@ def _check_datasets(finetuning: Finetuning, resolved: Resolved) -> None:
             f"{prefix}config.batch_size",
             f"a batch of {config.batch_size} is larger than the {images} training images of {upload.id}; choose less",
         )
+
+
+def _check_corrupted(submission: Submission, evaluation: EvaluationConfig, resolved: Resolved) -> None:
+    """Settings of corruptions are given with corruptions, or for images that may be ImageNet-C's."""
+    from tcnn.evaluation.corruptions import CORRUPTIONS
+
+    request, dataset = submission.request, resolved.datasets["dataset"]
+    given = request.config if isinstance(request, EvaluateRequest) else {}
+    classes = () if dataset.upload is None else dataset.upload.details.get("classes", ())
+    stored = Path(dataset.name).is_dir() if dataset.upload is None else not {*CORRUPTIONS, *GROUPS}.isdisjoint(classes)
+    with errors_under("config"):
+        evaluation.refuse_without_effect(given, stored)
 
 
 def _check_measured(evaluation: EvaluationConfig, resolved: Resolved) -> None:

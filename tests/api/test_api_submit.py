@@ -177,8 +177,19 @@ def test_evaluate(alice: TestClient, upload: Callable[..., str], make: Make, ref
         ({"epochs": 3}, "config.epochs"),
     ):
         refusal(alice.post("/evaluate", json=body | {"config": config}), 422, field)
-    answer = alice.post("/evaluate", json=body | {"config": {"split": "validation", "corruptions": ["fog"]}})
-    assert answer.status_code == 202, answer.text
+    for config, field in (({"severities": [1]}, "severities"), ({"baseline": job}, "baseline"), ({"seed": 1}, "seed")):
+        found = refusal(alice.post("/evaluate", json=body | {"config": config}), 422, f"config.{field}")
+        assert "nothing is corrupted; give corruptions as well" in found["detail"]
+    for config in (
+        {"split": "validation", "corruptions": ["fog"], "severities": [1], "seed": 1},
+        {"severities": [5, 4, 3, 2, 1], "baseline": None, "seed": 0},
+        {"layout": "imagenet-c", "severities": [1]},
+    ):
+        answer = alice.post("/evaluate", json=body | {"config": config})
+        assert answer.status_code == 202, answer.text
+    stored = upload(classes=("fog", "snow"), images=2000)
+    answer = alice.post("/evaluate", json=body | {"dataset": stored, "config": {"severities": [1]}})
+    assert answer.status_code == 202, "ImageNet-C, perhaps"
 
 
 def test_the_same_key_makes_one_job(alice: TestClient, bob: TestClient, refusal: Refusal) -> None:

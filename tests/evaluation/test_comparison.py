@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -89,7 +90,14 @@ def test_single_images_are_named_where_they_are_asked_for(source: str, checkpoin
     short = found.headline()
     assert not any(row.mistakes for row in short.rows) and short.changes[0].newly_right == 0
     assert found.rows[0].mistakes, "what is written to the file is left as it was"
-    assert not compare([source], pictures, EvaluationConfig(sizes=[32])).changes
+    assert not compare([source], pictures, sizes=[32]).changes
+
+
+@pytest.mark.parametrize("option", [{"severities": (1,)}, {"baseline": "alexnet"}, {"seed": 3}], ids=str)
+def test_settings_of_corruptions_are_given_with_corruptions(source: str, pictures: str, option: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match=rf"^{next(iter(option))}: has no effect, because nothing is corrupted"):
+        compare([source], pictures, sizes=[32], **option)
+    assert "baseline" in option or compare([source], pictures, EvaluationConfig(sizes=[32], **option), seed=0).rows
 
 
 def test_is_what_evaluate_says(checkpoint: str, pictures: str) -> None:

@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from itertools import chain, count
 from pathlib import Path
@@ -94,7 +94,7 @@ def compare(
     spec, split = held_out.measured_by_default(names, weights, given) if data is None else (str(data), None)
     config = config.model_copy(update={"split": config.split or split})
     with counted_images(quiet) if progress is None else nullcontext(progress) as counted:
-        return _compare(names, spec, config, counted, known_as, opening, weights, given)
+        return _compare(names, spec, config, counted, known_as, opening, weights, given, options)
 
 
 def _named(models: object) -> list[tuple[str, nn.Module | None]]:
@@ -131,11 +131,13 @@ def _compare(
     opening: Opener,
     weights: Path | None,
     given: held_out.Given,
+    options: Iterable[str],
 ) -> Comparison:
     started = time.monotonic()
     device = usable_device(config.device)
     config = config.model_copy(update={"device": str(device)})
     passes = plan_passes(data, config)
+    config.refuse_without_effect(options, stored=passes[0].folder is not None)
     opened = DataSets(config, data)
     unseen = held_out.Unseen(None, ())
     if passes[0].folder is None:
