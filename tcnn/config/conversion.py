@@ -1,6 +1,7 @@
 """Settings of conversion (`ConversionConfig`)."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -122,11 +123,13 @@ class ConversionConfig(Frozen):
 
     @field_validator("target")
     @classmethod
-    def _compiles(cls, value: str | None) -> str | None:
+    def _compiles(cls, value: str | None, info: ValidationInfo) -> str | None:
         import re
 
         if value is None:
             return value
+        if (stage := info.data.get("stage", -1)) != -1:
+            raise ValueError(f"names the convolutions, so that stage {stage} has no effect; give one of the two")
         if (sets := value.count("[")) > MOST_SETS:
             raise ValueError(f"expected at most {MOST_SETS} sets of characters ([…]), found {sets}")
         if (ranges := value.count("-")) > MOST_WIDE and re.search(r"[^\x00-\xff]|\\[uUN]", value):
@@ -141,3 +144,11 @@ class ConversionConfig(Frozen):
         except (re.error, OverflowError) as error:
             raise ValueError(f"not a regular expression: {error}") from error
         return value
+
+
+def as_kept(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a conversion from a file or a queue, where releases until 0.2.0 kept both a target and a stage.
+
+    The stage had no effect and is left out.
+    """
+    return {key: value for key, value in settings.items() if key != "stage" or settings.get("target") is None}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 
 from tcnn.arguments import typed
 from tcnn.config.base import build
-from tcnn.config.conversion import ConversionConfig
+from tcnn.config.conversion import ConversionConfig, as_kept
 from tcnn.config.finetune import FinetuneConfig
 from tcnn.errors import RequestError, one_line
 from tcnn.files import path_of
@@ -241,4 +241,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise RequestError(f"{file}: {strange[0]!r}: no such setting; names of settings are words")
     # A run's own config.json holds the settings under "config".
     inner = content.get("config")
-    return inner if isinstance(inner, dict) and "run" in content else content
+    if not (isinstance(inner, dict) and "run" in content):
+        return content
+    conversion = inner.get("conversion")
+    return {**inner, "conversion": as_kept(conversion)} if isinstance(conversion, dict) else inner

@@ -1,11 +1,12 @@
 """The report of a conversion, layer by layer: the record that goes to the terminal, the API and the file."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from tcnn.config import ConversionConfig, PositionKind
 from tcnn.config.base import Record
+from tcnn.config.conversion import as_kept
 from tcnn.errors import RequestError
 from tcnn.formatting import Printed
 
@@ -62,7 +63,7 @@ class ConversionReport(Printed, Record):
 
     base_model: str
     model_args: dict[str, object] = Field(default={})
-    config: ConversionConfig
+    config: Annotated[ConversionConfig, BeforeValidator(lambda kept: as_kept(kept) if isinstance(kept, dict) else kept)]
     stage: str
     layers: tuple[LayerReport, ...]
     skipped: tuple[SkippedLayer, ...] = ()

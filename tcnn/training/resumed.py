@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tcnn.config import ConversionConfig, FinetuneConfig
+from tcnn.config.conversion import as_kept
 from tcnn.data.sources import names
 from tcnn.errors import RequestError, shorten
 from tcnn.evaluation.held_out import trainings_in
@@ -169,5 +170,5 @@ def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a run of an earlier release, with today's defaults for those that it did not have."""
     conversion = config.get("conversion")
     if isinstance(conversion, dict):
-        config = {**config, "conversion": ConversionConfig().model_dump(mode="json") | conversion}
+        config = {**config, "conversion": ConversionConfig().model_dump(mode="json") | as_kept(conversion)}
     return {**FinetuneConfig().model_dump(mode="json"), **config}

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 
-from tcnn.config.base import build
 from tcnn_jobs.artifacts.base import Artifacts, Reference
 from tcnn_jobs.artifacts.layout import Home
 from tcnn_jobs.attempt import Assignment, AttemptDirectory
@@ -11,7 +10,7 @@ from tcnn_jobs.attempts.stages import resumable
 from tcnn_jobs.engines.base import Engine, Process
 from tcnn_jobs.errors import WrongState
 from tcnn_jobs.model.jobs import Artifact, Job
-from tcnn_jobs.model.requests import KINDS, ModelReference, datasets_of, models_of, num_workers, weights_of
+from tcnn_jobs.model.requests import KINDS, ModelReference, as_stored, datasets_of, models_of, num_workers, weights_of
 from tcnn_jobs.store import Store
 
 _DATASET = re.compile(r"ds_[0-9a-z]+")
@@ -53,7 +52,7 @@ def resolve(job: Job, store: Store, artifacts: Artifacts) -> dict[str, Reference
     name already (a timm model, a data set that the server knows by name) is left out. Raises `RequestError` when
     something is no longer there, or is another tenant's, and for a request that this version does not understand.
     """
-    request = build(KINDS[job.kind], job.request)
+    request = as_stored(KINDS[job.kind], job.request)
     places: dict[str, Reference | None] = {}
     for prefix, model in models_of(request):
         if isinstance(model, ModelReference):

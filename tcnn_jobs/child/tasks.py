@@ -20,7 +20,7 @@ from tcnn.workflows.pipeline import STEPS, ConversionResult, convert_to_file
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter, artifact_of, unplaced
 from tcnn_jobs.child.training import finetune, own_weights, train, trained
 from tcnn_jobs.model.jobs import Kind, Progress, Result
-from tcnn_jobs.model.requests import EvaluateRequest, TransformRequest, models_of
+from tcnn_jobs.model.requests import EvaluateRequest, TransformRequest, as_stored, models_of
 
 log = logging.getLogger("tcnn.tasks")
 
@@ -39,7 +39,7 @@ def run(assignment: Assignment, directory: AttemptDirectory, reporter: Reporter)
 
 def transform(assignment: Assignment, directory: AttemptDirectory, reporter: Reporter) -> Result:
     """Convert and verify a timm model; fine-tune it if asked to."""
-    request = TransformRequest(**assignment.request)
+    request = as_stored(TransformRequest, assignment.request)
     converted = _inherited_conversion(assignment) or _convert(request, assignment, directory, reporter)
     verification = None if converted.verification is None else converted.verification.model_dump(mode="json")
     if request.finetune is None:
@@ -106,7 +106,7 @@ def _sizes(converted: ConversionResult) -> dict[str, Any]:
 
 def measure(assignment: Assignment, directory: AttemptDirectory, reporter: Reporter) -> Result:
     """Evaluate one model, or several side by side."""
-    request = EvaluateRequest(**assignment.request)
+    request = as_stored(EvaluateRequest, assignment.request)
     references = [request, *request.against]
     paths, own, models = assignment.paths, {}, []
     for (prefix, _), reference in zip(models_of(request), references, strict=True):

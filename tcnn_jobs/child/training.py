@@ -21,14 +21,14 @@ from tcnn.training.single_run import FinetuneResult
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter, artifact_of, public, unplaced
 from tcnn_jobs.errors import for_requests
 from tcnn_jobs.model.jobs import Progress, Result
-from tcnn_jobs.model.requests import FinetuneRequest, Training
+from tcnn_jobs.model.requests import FinetuneRequest, Training, as_stored
 
 log = logging.getLogger("tcnn.tasks")
 
 
 def train(assignment: Assignment, directory: AttemptDirectory, reporter: Reporter) -> Result:
     """Fine-tune a checkpoint or a timm model."""
-    request = FinetuneRequest(**assignment.request)
+    request = as_stored(FinetuneRequest, assignment.request)
     source = assignment.paths.get("source") or request.model or ""
     result = finetune(
         assignment, directory, reporter, source, request, pretrained=request.pretrained, weights=own_weights(assignment)

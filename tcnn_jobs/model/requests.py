@@ -1,12 +1,13 @@
 """Request models: one object for the HTTP body, the queue's row and the job's process. Never loads torch."""
 
-from collections.abc import Iterator
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, model_validator
 
 from tcnn.config import ConversionConfig, FinetuneConfig, finetune_config
 from tcnn.config.base import Frozen, build
+from tcnn.config.conversion import as_kept
 from tcnn.config.evaluation import EvaluationConfig
 from tcnn_jobs.model.naming import Labels
 
@@ -152,12 +153,21 @@ class PlanRequest(Frozen):
 
 
 Request = TransformRequest | FinetuneRequest | EvaluateRequest
+RequestT = TypeVar("RequestT", bound=Options)
 
 KINDS: dict[str, type[Request]] = {
     "transform": TransformRequest,
     "finetune": FinetuneRequest,
     "evaluate": EvaluateRequest,
 }
+
+
+def as_stored(kind: type[RequestT], request: Mapping[str, Any]) -> RequestT:
+    """A request from the queue, where one of an earlier release may have both a target and a stage (`as_kept`)."""
+    config = request.get("config")
+    conversion = config.get("conversion") if isinstance(config, dict) else None
+    own = {"config": {**config, "conversion": as_kept(conversion)}} if config and isinstance(conversion, dict) else {}
+    return build(kind, {**as_kept(request), **own})
 
 
 ADDED: dict[str, int] = {

@@ -103,6 +103,7 @@ def test_a_job_may_ask_for_less_than_the_servers_limits(alice: TestClient, servi
         ({"model": "test_resnet", "max_runtime": 7201}, "max_runtime", "at most 7200 s on this server, found 7201"),
         ({"model": "test_resnet", "stall_minutes": 0}, "stall_minutes", "greater than or equal to 1"),
         ({"model": "test_resnet", "target": "("}, "target", "not a regular expression"),
+        ({"model": "test_resnet", "target": "layer4.*", "stage": 3}, "target", "stage 3 has no effect"),
         ({"model": "t_vit_tiny_patch16_224"}, "model", "no timm model"),
         ({"model": f"job_{'0' * 24}"}, "model", "the id of a job; POST /finetune takes it as `job`"),
         ({"model": f"ckpt_{'0' * 24}"}, "model", "the id of a checkpoint; POST /finetune takes it as `checkpoint`"),

@@ -57,6 +57,8 @@ RUN = ("finetune", "t.safetensors", "--data", "p")
         (("finetune", "test_resnet", "--data", "p", "--no-convert", "--set", "conversion.stride=remove"),
          "--set conversion: has no effect, because nothing is converted with convert=false"),
         (("plan", "test_resnet", "--data", "p", "--preset", "quick", "--set", "mixup_prob=0.5"), "--set mixup_prob: "),
+        (("plan", "test_resnet", "--data", "p", "--set", "conversion.stage=2", "--set", "conversion.target=conv1"),
+         "conversion.target: names the convolutions, so that stage 2 has no effect; give one of the two"),
         ((*RUN, "--epochs", "1", "--set", "epochs=2"), "--set epochs=2: --epochs 1 says otherwise; give one of the"),
         ((*RUN, "--size", "32x16", "--set", "size=32"), "--set size=32: --size [32, 16] says otherwise; give one of"),
         (("plan", "test_resnet", "--data", "p", "--lr", "0.1", "--set", "lr=1"), "--set lr=1: --lr 0.1 says otherw"),

@@ -61,8 +61,10 @@ class TestTarget:
         selection = choose_timm("resnet18", target=r"layer[34]\.\d\.conv\d")
         assert list(selection.names) == spatial_convolutions(traced("resnet18")[0], "layer3.", "layer4.")
 
-    def test_replaces_the_stage(self) -> None:
-        assert choose_timm("resnet18", target=r"layer2\.0\.conv1", stage=4).names == ("layer2.0.conv1",)
+    def test_no_stage_is_named_beside_it(self) -> None:
+        with pytest.raises(RequestError, match=r"^target: names the convolutions, so that stage 2 has no effect; give"):
+            choose_timm("resnet18", target=r"layer2\.0\.conv1", stage=2)
+        assert choose_timm("resnet18", target=r"layer2\.0\.conv1", stage=-1).names == ("layer2.0.conv1",)
 
     def test_may_name_the_stem(self) -> None:
         """By default a layer that reads the image is left alone; who names it gets it."""

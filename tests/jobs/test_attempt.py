@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 from houses import House
 
+from tcnn.config import ConversionConfig, build
+from tcnn.errors import RequestError
 from tcnn_jobs import attempt
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Listener, Outcome, Reporter
 from tcnn_jobs.attempts.starting import resolve
 from tcnn_jobs.model.jobs import Failure, Kind, Progress, Result, Upload
 from tcnn_jobs.model.naming import new_id
+from tcnn_jobs.model.requests import FinetuneRequest, TransformRequest, as_stored
 
 
 @pytest.fixture
@@ -194,3 +197,17 @@ def test_an_outcome_is_on_disk_before_anybody_is_told(
     assert order == []
     directory.finish(Outcome(result=Result(metrics={"top1": 0.5})))
     assert order == [(".outcome.json.tmp", False), (directory.path.name, True)]
+
+
+def test_requests_of_an_earlier_release_have_a_stage_beside_a_target() -> None:
+    """They run as they did; nobody may ask so any more."""
+    both = {"stage": 3, "target": "layer4.*"}
+    transform = as_stored(TransformRequest, {"model": "resnet18", "head_dim": 8, **both})
+    assert transform.conversion == ConversionConfig(target="layer4.*", head_dim=8)
+    tuned = as_stored(
+        FinetuneRequest, {"model": "resnet18", "dataset": "ds_1", "config": {"lr": 1, "conversion": both}}
+    )
+    assert (tuned.settings.conversion.target, tuned.settings.conversion.stage, tuned.settings.lr) == ("layer4.*", -1, 1)
+    assert as_stored(TransformRequest, {"model": "resnet18", "stage": 3}).stage == 3
+    with pytest.raises(RequestError, match=r"^target: names the convolutions, so that stage 3 has no effect"):
+        build(TransformRequest, {"model": "resnet18", **both})

@@ -11,6 +11,8 @@ from safetensors.torch import load_file, save_file
 from tiny_runs import colours, run
 
 import tcnn
+from tcnn.checkpoints.checkpoint import digest
+from tcnn.config import ConversionConfig, finetune_config
 from tcnn.errors import RequestError
 from tcnn.evaluation.comparing.comparison import compare
 from tcnn.evaluation.held_out import trainings_of
@@ -197,3 +199,28 @@ def test_what_a_run_began_with_is_known_without_the_file_that_it_began_with(
     result = run("test_resnet", data, tmp_path / "own", epochs=2, resume=True, allow_changes=True, **options)
     assert len(trainings_of(result.last)) == 2
     assert told(result.last, data) == (False, True, 30)
+
+
+def test_a_run_of_an_earlier_release_has_a_stage_beside_its_target(home: Path, tmp_path: Path) -> None:
+    """Its files are loaded, it goes on without a word of a change, and another run takes its settings."""
+    settings = {"convert": True, "conversion": {"target": "layer4.*", "head_dim": 8}, "epochs": 1}
+    first = run("test_resnet", home / "data", tmp_path / "run", **settings)
+    kept = tmp_path / "run" / "config.json"
+    record = json.loads(kept.read_text(encoding="utf-8"))
+    record["config"]["conversion"]["stage"] = 3
+    kept.write_text(json.dumps(record), encoding="utf-8")
+    with safe_open(first.best, "pt") as file:  # type: ignore[no-untyped-call]
+        metadata = file.metadata()
+    conversion = json.loads(metadata["conversion"])
+    conversion["config"]["stage"] = 3
+    tensors, metadata["conversion"] = load_file(first.best), json.dumps(conversion)
+    save_file(tensors, first.best, metadata | {"digest": digest(tensors, metadata)})
+
+    assert tcnn.load(first.best).conversion_report.config.target == "layer4.*"
+    assert run("test_resnet", home / "data", tmp_path / "run", resume=True, **settings).updates == first.updates
+    assert finetune_config(file=kept).conversion == ConversionConfig(target="layer4.*", head_dim=8)
+    (tmp_path / "own.yaml").write_text("conversion: {target: layer4.*, stage: 3}\n", encoding="utf-8")
+    with pytest.raises(
+        RequestError, match=r"^conversion\.target: names the convolutions, so that stage 3 has no effect"
+    ):
+        finetune_config(file=tmp_path / "own.yaml")

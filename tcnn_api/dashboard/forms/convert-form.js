@@ -67,7 +67,7 @@ export function transform(query, others) {
         h("details", {}, h("summary", {}, "More conversion options"), h("div", { class: "fields" },
           field("num_classes", "Classes", own.num_classes),
           field("stage", "Stage", own.stage, { hint: "Counted from 0; −1 is the last." }),
-          field("target", "Convolutions by name", own.target, { half: true, hint: "A regular expression; overrides the stage." }),
+          field("target", "Convolutions by name", own.target, { half: true, hint: "A regular expression, in the place of the stage." }),
           field("temperature", "Temperature τ", own.temperature, { hint: "1/46 is the CNN; the paper starts at 1." }),
           field("head_dim", "Head width", own.head_dim, { hint: "Channels of a head’s queries and keys." }),
           field("content_heads", "Content heads", own.content_heads, { hint: "In addition to one head per tap; they contribute nothing until trained. The paper has none (0)." }),
