@@ -17,7 +17,7 @@ from tcnn.errors import NoAttentionError, RequestError
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms.positions import Pair, Quad
-from tcnn.models.checks import refuse_other_images, refuse_without_values, unwrapped
+from tcnn.models.checks import refuse_other_images, refuse_prepared, refuse_without_values, unwrapped
 from tcnn.models.running import place_of, told_in_one_line, watch_layers, weights_dtype
 from tcnn.models.trace import evaluating
 
@@ -86,8 +86,8 @@ def encode(model: nn.Module, images: Tensor) -> Encoded:
             changed.
         images: (B, C, height, width), preprocessed as the model expects them.
 
-    Raises: `RequestError` if the model has no such layer, or does not run on images of this size, or for images that
-        are not finite.
+    Raises: `RequestError` if the model has no such layer, was folded or fused, or does not run on images of this size,
+        or for images that are not finite.
     """
     model = unwrapped(model)
     refuse_without_values(model, "inspect")
@@ -95,6 +95,7 @@ def encode(model: nn.Module, images: Tensor) -> Encoded:
     record = getattr(model, "conversion_report", None)
     if record is not None:  # heads that went into a convolution cannot be seen any more
         refuse_folded(record, record.base_model, "inspect")
+    refuse_prepared(model, "inspect")
     kept: dict[str, RecordedLayer] = {}
     own = [name for name, module in model.named_modules() if isinstance(module, GPSA2d | SelfAttention2d)]
     size = images.shape[-2], images.shape[-1]

@@ -18,7 +18,8 @@ from torch.utils._pytree import tree_leaves
 
 from tcnn.errors import RequestError, shorten
 from tcnn.layers.base import TEMPERATURES, AttentionLayer
-from tcnn.models.checks import refuse_inference_tensors, unwrapped
+from tcnn.models.checks import refuse_inference_tensors, refuse_prepared, unwrapped
+from tcnn.models.running import gpsa_layers
 
 
 def temperature(update: int, start: float, annealing: int, end: float = 1.0) -> float:
@@ -48,8 +49,8 @@ def anneal(model: nn.Module, steps: int, end: float = 1.0) -> None:
         end: τ of gates and positions after them. 1, the paper's, blurs every filter; at 0.25 a pretrained network keeps
             what it knows, and its gates have gradients.
 
-    Raises `RequestError` for anything but a number of steps from 1 on, a model that is no T-CNN, or one that starts at
-    τ = `end` or above.
+    Raises `RequestError` for anything but a number of steps from 1 on, a model that is no T-CNN (any more, as one that
+    was fused or folded), or one that starts at τ = `end` or above.
     """
     model = unwrapped(model)
     count: Any = steps  # as NumPy has numbers, too, which a type checker does not take for any
@@ -62,6 +63,12 @@ def anneal(model: nn.Module, steps: int, end: float = 1.0) -> None:
     start: float = report.config.temperature
     if not (isinstance(limit, Real) and 0 < float(limit) < math.inf):
         raise RequestError(f"anneal: expected an end above 0, got {shorten(repr(end), 60)}")
+    refuse_prepared(model, "anneal")
+    if not gpsa_layers(model):  # its report is of a CNN, or of the T-CNN that was folded into one
+        raise RequestError(
+            f"anneal: {type(model).__name__} has no GPSA layer, so no τ to raise; if it was folded to a CNN, anneal "
+            "the model that it was folded from, else call tcnn.convert first"
+        )
     refuse_inference_tensors(model, "anneal")
     if start >= end:
         raise RequestError(f"anneal: expected an end above the {start:.3g} at which the model starts, got {end:g}")

@@ -1,4 +1,4 @@
-"""A model with layers for inference only is not converted, verified or folded: one line says what to take instead."""
+"""A model with layers for inference only is not converted, verified, folded or trained: one line says what to take."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +42,8 @@ def folded(source: nn.Module) -> nn.Module:
         ("convert", lambda source, model: tcnn.convert(model, target="mid", input_size=SIZE)),
         ("verify", lambda source, model: tcnn.verify(source, model, input_size=SIZE)),
         ("fold", lambda source, model: tcnn.fold(model, source=source)),
+        ("anneal", lambda source, model: tcnn.anneal(model, 10)),
+        ("train", lambda source, model: tcnn.parameter_groups(model, lr=1e-3)),
     ],
 )
 def test_is_refused_in_one_line(
@@ -60,11 +62,23 @@ def test_a_fused_model_is_refused_in_one_line(source: nn.Module, tmp_path: Path)
         "verify": lambda: tcnn.verify(source, model, input_size=SIZE),
         "fold": lambda: tcnn.fold(model, source=source, config=CONFIG),
         "save": lambda: tcnn.save(model, tmp_path / "a.safetensors"),
+        "anneal": lambda: tcnn.anneal(model, 10),
+        "train": lambda: tcnn.parameter_groups(model, lr=1e-3),
+        "inspect": lambda: tcnn.inspect(model, image(SIZE, double=True)),
     }.items():
         with pytest.raises(RequestError) as caught:
             call()
         assert str(caught.value) == f"last: was fused, for inference only; {verb} the model that it was fused from"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_is_its_cnn_again_has_no_temperature_but_parameters(source: nn.Module) -> None:
+    cnn, report = tcnn.fold(tcnn.convert(source, target="last", input_size=SIZE).model, source=source, config=CONFIG)
+    assert report.complete
+    with pytest.raises(RequestError, match=r"^anneal: PlainNet has no GPSA layer, so no τ .*; .* it was folded from,"):
+        tcnn.anneal(cnn, 10)
+    groups = tcnn.parameter_groups(cnn, lr=1e-3)
+    assert {id(p) for group in groups for p in group["params"]} == {id(p) for p in cnn.parameters()}
 
 
 def test_a_folded_model_is_saved_and_other_kinds_are_not(source: nn.Module, folded: nn.Module, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from tcnn.layers.filters import is_standardised
 from tcnn.layers.gpsa import GPSA2d, filter_to_proj
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms import kinds
-from tcnn.models.checks import unwrapped
+from tcnn.models.checks import refuse_prepared, unwrapped
 
 LOOKAHEAD = "lookahead_step"
 """The counter that timm's Lookahead has among its settings."""
@@ -43,9 +43,13 @@ def parameter_groups(model: nn.Module, config: FinetuneConfig | None = None, **o
     and moves faster than a convolution's if both learn at the common rate. λ, α and Δ do not decay, for a decayed gate
     is a decision and a decayed centre is a shifted filter. Nor does W_val, which begins as the identity: decay would
     pull it to 0, not there, and W_out behind it decays as the filter did. All other parameters are divided as timm
-    divides them: biases and normalisation do not decay.
+    divides them: biases and normalisation do not decay. So a CNN has groups, too, and one that was a T-CNN before it
+    was folded to the end.
+
+    Raises `RequestError` for a model with layers that were fused or folded for inference.
     """
     model = unwrapped(model)
+    refuse_prepared(model, "train")
     config = finetune_settings(options, config)
     rates = {
         "gating_param": config.gating_lr, "query": config.attention_lr, "key": config.attention_lr,
