@@ -4,6 +4,7 @@ Shapes: B images, K heads, d head width, H×W the layer's padded map, N keys = P
 M = Ho·Wo, q some of the queries.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -46,14 +47,17 @@ class Grid:
         return self.size[0] - top - bottom, self.size[1] - left - right
 
     def nearest(self, y: float, x: float) -> Pair:
-        """The query (i, j) nearest to a position in the image, given in shares of its sides."""
+        """The query (i, j) nearest to a position in the image, given in shares of its sides; of two the later one.
+
+        A pixel is as far as its middle is: pixel p of the n in the image lies at the share (p + ½)/n. The attention
+        explorer's page computes the same (`nearest` in maps.js).
+        """
         left, right, top, bottom = self.padding
         found = []
         for axis, (share, before, after) in enumerate(((y, top, bottom), (x, left, right))):
             inside = self.size[axis] - before - after
-            pixel = before + min(int(share * inside), inside - 1)
-            steps = (pixel - self.first[axis]) / self.stride[axis]
-            found.append(min(max(int(steps + 0.5), 0), self.queries[axis] - 1))
+            steps = (before + share * inside - 0.5 - self.first[axis]) / self.stride[axis]
+            found.append(min(max(math.floor(steps + 0.5), 0), self.queries[axis] - 1))
         return found[0], found[1]
 
     def place(self, query: Pair) -> Pair:

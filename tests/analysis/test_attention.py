@@ -8,6 +8,7 @@ from torch import nn
 
 import tcnn
 from tcnn.analysis.attention import attention_at, encode
+from tcnn.analysis.recorded import record_gpsa2d
 from tcnn.errors import RequestError
 from tcnn.layers import GPSA2d
 from tcnn.layers.terms import attention, positions
@@ -93,14 +94,35 @@ def test_one_query_is_a_row_of_the_whole_map(geometry: dict[str, object]) -> Non
 
 
 def test_a_place_of_the_image_is_the_nearest_query() -> None:
-    """Stride 1 and a padding of 1: share y of 8 pixels is pixel floor(8y), one further in the padded map."""
+    """Stride 1 and a padding of 1: share y of 8 pixels is pixel floor(8y), one further in the padded map.
+
+    With a stride it is the query whose pixel's middle is nearest, however the pixel at the place itself lies.
+    """
     made = layer(trained=False, kernel_size=3, padding=1)
     encoded = encode(nn.Sequential(made), torch.zeros(1, 5, 8, 12, dtype=torch.float64))
     for y, row in ((0.0, 0), (0.124, 0), (0.126, 1), (0.5, 4), (1.0, 7)):
         (found,) = encoded.at((y, 0.5))
         assert found.query == (row + 1, 6 + 1)
     thin = encode(nn.Sequential(layer(False, kernel_size=3, padding=1, stride=2)), torch.zeros(1, 5, 8, 8).double())
-    assert [thin.at((y / 8 + 0.01, 0))[0].query[0] - 1 for y in range(8)] == [0, 2, 2, 4, 4, 6, 6, 6]
+    assert [thin.at((y / 8 + 0.01, 0))[0].query[0] - 1 for y in range(8)] == [0, 0, 2, 2, 4, 4, 6, 6]
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("size", [(8, 9), (11, 12), (13, 10)], ids=str)
+@pytest.mark.parametrize(("kernel", "padding"), [(3, 1), (3, 0), (4, "same"), (5, "dynamic"), (1, 0)])
+def test_no_query_is_nearer_than_the_nearest(stride: int, size: tuple[int, int], kernel: int, padding: object) -> None:
+    """Against the distances of all queries, at places all over the image, the edges of pixels among them."""
+    if padding == "same" and stride > 1:
+        padding = (1, 2)
+    made = layer(False, kernel_size=kernel, padding=padding, stride=stride)
+    grid = record_gpsa2d("0", made, torch.zeros(1, 5, *size, dtype=torch.float64)).grid
+    left, _, top, _ = grid.padding
+    for axis, before in ((0, top), (1, left)):
+        rows = [grid.first[axis] + grid.stride[axis] * i for i in range(grid.queries[axis])]
+        for share in (*(n / (4 * size[axis]) for n in range(4 * size[axis] + 1)), *torch.rand(40).tolist()):
+            place = before + share * size[axis] - 0.5
+            query = grid.place(grid.nearest(share, share))[axis]
+            assert abs(query - place) <= min(abs(row - place) for row in rows) + 1e-9, (axis, share)
 
 
 def test_the_image_part_is_the_map_without_its_padding() -> None:

@@ -4,13 +4,19 @@ import base64
 import re
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import torch
 from browsing import HEBREW, LOOKS, PLACES, Open, inaccessible, sync_api
+from served_explorer import served
 from serving import Server
 from story import Story
+
+import tcnn.explorer
+from tcnn.analysis.recorded import Grid
 
 expect = sync_api.expect
 SIDE, HEADS, QUERY = 8, 4, (4, 4)
@@ -178,3 +184,21 @@ def test_classes_in_any_letters_and_of_any_length(server: Server, story: Story, 
         return
     words = ["The model says", HEBREW, "90%"]
     assert page.locator(".stage figcaption").first.evaluate(PLACES, words) == words
+
+
+NEAREST = """async ([grids, shares]) => {
+  const { nearest } = await import("./maps.js");
+  return grids.map((grid) => shares.map((share) => nearest(grid, [share, share])));
+}"""
+
+
+def test_the_page_asks_the_queries_that_python_asks(open_page: Open) -> None:
+    """At strides 1 to 3 on odd and even maps, at the edges of pixels, too."""
+    grids = [
+        Grid((n + 2, n + 3), (1, 2, 1, 1), (first, 1), (stride, 2), ((n + 1) // stride, n // 2))
+        for stride in (1, 2, 3) for n in (8, 9, 13) for first in (0, 1, 2)
+    ]  # fmt: skip
+    shares = [*(n / 52 for n in range(53)), *(n / 32 for n in range(33)), *torch.rand(50).double().tolist()]
+    with served(Path(tcnn.explorer.__file__).parent / "page") as url:
+        found = open_page(f"{url}icon.svg").evaluate(NEAREST, [[vars(grid) for grid in grids], shares])
+    assert found == [[list(grid.nearest(share, share)) for share in shares] for grid in grids]

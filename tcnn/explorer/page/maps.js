@@ -19,6 +19,17 @@ export function mixed(layer, content, positional) {
   return { ...layer, maps: { content, positional: positional ?? content, combined } };
 }
 
+/** The query [i, j] of a layer that is nearest to a place, [y, x] in shares of the image; of two the later one, as in Python (`Grid.nearest`). */
+export function nearest(layer, place) {
+  const [left, right, top, bottom] = layer.padding;
+  return place.map((share, axis) => {
+    const before = axis ? left : top;
+    const inside = layer.size[axis] - before - (axis ? right : bottom);
+    const steps = (before + share * inside - 0.5 - layer.first[axis]) / layer.stride[axis];
+    return Math.min(Math.max(Math.floor(steps + 0.5), 0), layer.queries[axis] - 1);
+  });
+}
+
 function mapOf(layer, head, part) {
   const size = layer.size[0] * layer.size[1];
   return layer.maps[part].subarray(head * size, (head + 1) * size);

@@ -1,7 +1,7 @@
 // The network in this page: onnxruntime's WebAssembly runs it, on one thread, and every layer's content attention comes
 // out beside its answer. Position is a product of two factors that are the same for all images, or comes out as well.
 
-import { floats, mixed } from "./maps.js";
+import { floats, mixed, nearest } from "./maps.js";
 import * as ort from "./ort.js";
 
 /** A file beside this page, with how much of it has come. */
@@ -45,18 +45,6 @@ export async function load(told, tell) {
       };
     },
   };
-}
-
-/** The query of a layer that is nearest to a place, [i, j]. */
-function nearest(layer, place) {
-  const [left, right, top, bottom] = layer.padding;
-  return place.map((share, axis) => {
-    const before = axis ? left : top;
-    const inside = layer.size[axis] - before - (axis ? right : bottom);
-    const pixel = before + Math.min(Math.floor(share * inside), inside - 1);
-    const steps = (pixel - layer.first[axis]) / layer.stride[axis];
-    return Math.min(Math.max(Math.trunc(steps + 0.5), 0), layer.queries[axis] - 1);
-  });
 }
 
 /** A layer's maps, (K, H, W) one after the other, from the query nearest to a place; of all queries content, and position where it is no product. */

@@ -3,7 +3,7 @@
 
 import { h, isolated, s, say } from "./dom.js";
 import { ORDERS, headCards } from "./heads.js";
-import { drawPicture, strength } from "./maps.js";
+import { drawPicture, nearest, strength } from "./maps.js";
 import { number, percent } from "./numbers.js";
 
 export const PARTS = {
@@ -227,11 +227,10 @@ export function viewer({ place = [0.5, 0.5], part = "combined", order = "kernel"
     const before = [layer.padding[2], layer.padding[0]];
     const after = [layer.padding[3], layer.padding[1]];
     // From the place, not from the answer: keys may be faster than what answers.
+    const now = nearest({ ...layer, ...known }, state.place);
     state.place = [0, 1].map((axis) => {
       const length = layer.size[axis] - before[axis] - after[axis];
-      const pixel = before[axis] + Math.min(length - 1, Math.floor(state.place[axis] * length));
-      const now = Math.round((pixel - known.first[axis]) / known.stride[axis]);
-      const next = Math.max(0, Math.min(known.queries[axis] - 1, now + step[axis]));
+      const next = Math.max(0, Math.min(known.queries[axis] - 1, now[axis] + step[axis]));
       return inside((known.first[axis] + next * known.stride[axis] - before[axis] + 0.5) / length);
     });
     look();
