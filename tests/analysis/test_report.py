@@ -235,6 +235,17 @@ def test_a_run_that_has_only_begun(run: Path) -> None:
     assert "no epoch has ended yet" in read(run).text
 
 
+def test_of_many_steps_a_report_has_the_peaks_and_the_last_and_says_so(run: Path) -> None:
+    steps = [{"kind": "train", "updates": at, "loss": {4321: 9, 4322: 0.1}.get(at, 1)} for at in range(1, 5001)]
+    rows = [*steps, {"kind": "epoch", "epoch": 0}]
+    (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    page = tcnn.report(run)
+    told = re.search(r"json\">(\{.rows.*?)</script>", page)
+    drawn = [row for row in json.loads(told[1])["rows"] if row["kind"] == "train"] if told else []
+    assert {4321: 9, 4322: 0.1, 1: 1, 5000: 1}.items() <= {row["updates"]: row["loss"] for row in drawn}.items()
+    assert f"Of the 5,000 losses measured by step, the charts have {len(drawn):,}" in page and len(drawn) <= 2000
+
+
 def test_a_job_of_the_service(run: Path, tmp_path: Path) -> None:
     """What was converted, with its verification, alone at first; then with `run/` beside it."""
     job = tmp_path / "job" / "1"

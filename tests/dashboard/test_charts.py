@@ -15,6 +15,7 @@ from serving import Server
 from story import Story
 
 from tcnn.analysis.pages.report import report
+from tcnn_api.routes.jobs.files import table
 
 expect = sync_api.expect
 
@@ -149,3 +150,69 @@ def test_the_last_number_of_an_axis_is_whole(server: Server, open_page: Open) ->
     numbers = page.evaluate(NUMBERS, ["./static/dashboard/chart.js", [[0, 1], [5000, 2]]])
     assert numbers[-1][0] == "5,000"
     assert max(beyond for _, beyond in numbers) <= 0
+
+
+PEAK = [
+    *({"kind": "train", "updates": at, "loss": 1.5 if at % 2 else 0.5} for at in range(1, 1201)),
+    *({"kind": "epoch", "epoch": at, "updates": 2 * at + 2, "train_loss": 1, "val": {"loss": 1,
+       "top1": 0.9 if at == 300 else 0.5}} for at in range(600)),
+]  # fmt: skip
+"""A run of more measurements than a chart has pixels, one of which is far above the others."""
+HEIGHTS = """path => (path.match(/[\\d.]+ [\\d.]+/g)).map(pair => Number(pair.split(' ')[1]))"""
+"""Of the points of an SVG path, in pixels from the top."""
+
+
+def reading(page: Any, chart: Any, *keys: str) -> str:
+    """What a chart says, in one line, after keys were pressed at its first place."""
+    chart.focus()
+    for key in (*["Shift+ArrowLeft"] * 21, *keys):
+        page.keyboard.press(key)
+    return " ".join(chart.locator(".reading").inner_text().split())
+
+
+@pytest.mark.parametrize("pages", ["job", "compare"])
+def test_nothing_is_told_that_was_not_measured(server: Server, story: Story, open_page: Open, pages: str) -> None:
+    """However many points there are: in words, in files, and in the height of a peak."""
+    page = open_page(server.url, accept_downloads=True)
+    page.route("**/metrics.csv", lambda route: route.fulfill(body=table(PEAK), content_type="text/csv"))
+    job = story.succeeded.job
+    page.goto(f"{server.url}/#/jobs/{job}" if pages == "job" else f"{server.url}/#/compare?jobs={job}")
+    chart = page.get_by_role("group", name="Accuracy" if pages == "job" else "Validation top-1")
+    expect(chart).to_be_visible()
+    found = list(csv.DictReader(io.StringIO(saved(page, chart, "CSV").decode())))
+    values = [[float(value) for value in row.values()] for row in found]
+    assert values == [[row["updates"], row["val"]["top1"]] for row in PEAK[1200:]]
+    said = reading(page, chart, *["Shift+ArrowRight"] * 10)  # half of the way
+    assert said == f"step 602 {'top-1' if pages == 'job' else 'test_resnet'} 90%"
+    drawn = chart.locator(".line path").get_attribute("d")
+    heights = page.evaluate(HEIGHTS, drawn)
+    assert len(heights) < 4 * 1280  # as few as the pixels need
+    assert min(heights) == pytest.approx(float(chart.locator(".cursor circle").get_attribute("cy")), abs=0.1)
+    if pages == "job":
+        losses = page.get_by_role("group", name="Loss")
+        table_of = list(csv.DictReader(io.StringIO(saved(page, losses, "CSV").decode())))
+        assert [float(row["training, by step"]) for row in table_of] == [row["loss"] for row in PEAK[:1200]]
+
+
+LARGE = """async () => {
+  const { ascending, closest, nearest, needed } = await import('./points.js');
+  const points = Array.from({ length: 100_000 }, (_, at) => [at, at === 77_777 ? 9 : Math.sin(at)]);
+  const kept = needed(points, (x) => Math.floor(x / 250));
+  return {
+    kept: kept.length, peak: kept.some(([x, y]) => x === 77_777 && y === 9), ends: [kept[0][0], kept.at(-1)[0]],
+    measured: kept.every((one) => points[one[0]] === one), ascending: ascending(kept) === kept,
+    sorted: ascending([[2, 1], [1, 2]]), few: needed([[0, 1], [0, 1], [5, 2]], (x) => x),
+    nearest: [-1, 0, 3.4, 3.6, 99_999, 100_000].map((x) => nearest(points, x)?.[0] ?? null),
+    closest: [-5, 1, 1.4, 1.6, 7].map((x) => closest([0, 1, 2, 4], x)), none: nearest([], 1),
+  };
+}"""
+
+
+def test_a_line_is_drawn_of_some_of_many_points(server: Server, open_page: Open) -> None:
+    page = open_page(f"{server.url}/static/dashboard/base.css")  # beside the modules
+    found = page.evaluate(LARGE)
+    assert found["kept"] <= 4 * 400 and found["ends"] == [0, 99_999]
+    assert found["peak"] and found["measured"] and found["ascending"]
+    assert found["sorted"] == [[1, 2], [2, 1]] and found["few"] == [[0, 1], [0, 1], [5, 2]]
+    assert found["nearest"] == [None, 0, 3, 4, 99_999, None] and found["none"] is None
+    assert found["closest"] == [0, 1, 1, 2, 3]

@@ -19,7 +19,7 @@ from importlib.resources import files
 
 SHARED = ("dom", "numbers")
 """Modules of the attention viewer's page that charts are made with, too."""
-OWN = ("scale", "saving", "chart", "curves", "edges", "report")
+OWN = ("scale", "points", "saving", "chart", "curves", "edges", "report")
 
 IMPORT = re.compile(r'^import (\{.*\}|\* as \w+) from "(\..*)";$', re.MULTILINE)
 EXPORT_FROM = re.compile(r'^export \{(.*)\} from "(\..*)";$', re.MULTILINE)

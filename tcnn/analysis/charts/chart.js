@@ -3,11 +3,13 @@
 
 import { fresh, h, s, say } from "./dom.js";
 import { count } from "./numbers.js";
+import { ascending, closest, extent, nearest, needed } from "./points.js";
 import { csvOf, handOver, pngOf, svgOf } from "./saving.js";
 import { scale, told } from "./scale.js";
 
 const HEIGHT = 210;
 const LETTER = 7.6; // pixels that a digit of an axis takes
+const LEAPS = 20; // with Shift an arrow key goes so large a part of the way
 const MARGIN = { left: 30, right: 12, top: 10, bottom: 40 };
 export const COLOURS = 7; // classes c0 … c6 of the style sheet: Okabe and Ito's, which colour-blind people tell apart
 
@@ -26,13 +28,21 @@ export function chart({ title, unit, format, from, to, share, axis = "optimizer 
   const hidden = new Set();
   let all = [];
   let shown = [];
+  let places = []; // all x of what is shown
   let place = null;
   let scales = null;
   let width = 0;
 
   function draw(series) {
     // Charts of the same runs have the same colours, whatever there is to draw of each.
-    all = series.map((one, number) => ({ ...one, colour: `c${number % COLOURS}` })).filter((one) => one.points.length);
+    all = series.map((one, number) => ({ ...one, points: ascending(one.points), colour: `c${number % COLOURS}` })).filter((one) => one.points.length);
+    choose();
+  }
+
+  /** What is shown, of all. */
+  function choose() {
+    shown = all.filter((one) => !hidden.has(one.name));
+    places = [...new Set(shown.flatMap((one) => one.points.map(([x]) => x)))].sort((a, b) => a - b);
     marks();
     plot();
   }
@@ -54,24 +64,19 @@ export function chart({ title, unit, format, from, to, share, axis = "optimizer 
   function toggle(one) {
     if (!hidden.delete(one)) hidden.add(one);
     if (all.every((each) => hidden.has(each.name))) hidden.clear();
-    marks();
-    plot();
+    choose();
   }
 
   /** In real pixels, so that letters are as large as all others, however wide the chart is. */
   function plot() {
-    shown = all.filter((one) => !hidden.has(one.name));
     if (!shown.length || !width) return;
     drawing.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
-    const xs = shown.flatMap((one) => one.points.map(([x]) => x));
-    const ys = shown.flatMap((one) => one.points.map(([, y]) => y));
-    if (from !== undefined) ys.push(from);
-    if (to !== undefined) ys.push(to);
+    const ys = [...extent(shown), from, to].filter((one) => one !== undefined);
     const y = scale(ys, HEIGHT - MARGIN.bottom, MARGIN.top, { most: 4, share });
     const label = told(y.ticks, format);
     const left = Math.max(MARGIN.left, ...y.ticks.map((tick) => 12 + LETTER * label(tick).length));
-    const x = scale(xs, left, width - MARGIN.right, { whole: true, most: Math.max(2, Math.floor((width - left) / 80)) });
-    scales = { x, y, all: [...new Set(xs)].sort((a, b) => a - b) };
+    const x = scale([places[0], places.at(-1)], left, width - MARGIN.right, { whole: true, most: Math.max(2, Math.floor((width - left) / 80)) });
+    scales = { x, y };
     drawing.setAttribute("aria-label", summary());
     drawing.replaceChildren(
       ...y.ticks.map((tick) => s("g", { class: "grid" },
@@ -91,16 +96,16 @@ export function chart({ title, unit, format, from, to, share, axis = "optimizer 
   /** What all series say at the x nearest to a place; null is the newest. */
   function read(at) {
     if (!scales) return;
-    const x = at ?? scales.all.at(-1);
+    const x = at ?? places.at(-1);
     const cursor = drawing.querySelector(".cursor");
     cursor.replaceChildren();
     if (at !== null) cursor.append(s("line", { x1: scales.x.at(x), x2: scales.x.at(x), y1: MARGIN.top, y2: HEIGHT - MARGIN.bottom }));
     all.forEach((one, number) => {
       const value = legend.children[number].firstChild.lastChild;
       if (hidden.has(one.name)) return say(value, "");
-      const nearest = one.points.reduce((best, point) => (Math.abs(point[0] - x) < Math.abs(best[0] - x) ? point : best));
-      if (at !== null) cursor.append(s("circle", { class: one.colour, cx: scales.x.at(nearest[0]), cy: scales.y.at(nearest[1]), r: 3.5 }));
-      say(value, format(nearest[1]));
+      const found = nearest(one.points, x) ?? one.points.at(x < one.points[0][0] ? 0 : -1);
+      if (at !== null) cursor.append(s("circle", { class: one.colour, cx: scales.x.at(found[0]), cy: scales.y.at(found[1]), r: 3.5 }));
+      say(value, format(found[1]));
     });
     say(where, at === null && word === "step" ? "latest" : `${word} ${count(x)}`);
   }
@@ -121,7 +126,7 @@ export function chart({ title, unit, format, from, to, share, axis = "optimizer 
     if (!scales) return;
     const box = drawing.getBoundingClientRect();
     const x = scales.x.from(((event.clientX - box.left) / box.width) * width);
-    place = scales.all.reduce((best, one) => (Math.abs(one - x) < Math.abs(best - x) ? one : best));
+    place = places[closest(places, x)];
     read(place);
   });
   drawing.addEventListener("pointerleave", () => read((place = null)));
@@ -130,8 +135,8 @@ export function chart({ title, unit, format, from, to, share, axis = "optimizer 
     if (!by || !scales) return;
     event.preventDefault();
     reading.setAttribute("aria-live", "polite");
-    const now = scales.all.indexOf(place ?? scales.all.at(-1));
-    place = scales.all[Math.max(0, Math.min(scales.all.length - 1, now + by))];
+    const now = closest(places, place ?? places.at(-1)) + by * (event.shiftKey ? Math.ceil(places.length / LEAPS) : 1);
+    place = places[Math.max(0, Math.min(places.length - 1, now))];
     read(place);
   });
   element.addEventListener("focusout", ({ relatedTarget }) => {
@@ -150,7 +155,7 @@ const SAVED = {
 };
 
 function line(one, x, y) {
-  const path = one.points.map(([px, py], at) => `${at ? "L" : "M"}${x.at(px).toFixed(1)} ${y.at(py).toFixed(1)}`).join("");
+  const path = needed(one.points, (px) => Math.round(x.at(px))).map(([px, py], at) => `${at ? "L" : "M"}${x.at(px).toFixed(1)} ${y.at(py).toFixed(1)}`).join("");
   const alone = one.points.length < 12;
   return s("g", { class: `line ${one.colour}${one.thin ? " thin" : ""}` },
     s("path", { d: path, fill: "none" }),

@@ -2,8 +2,6 @@
 
 import { number, percent } from "./numbers.js";
 
-const MOST = 400;
-
 /** What there is to draw of rows whose values have dotted names, such as `val.top1`: options and series of charts. */
 export function described(columns, rows) {
   const steps = rows.filter((row) => row.kind === "train");
@@ -27,21 +25,9 @@ export function described(columns, rows) {
   ].filter(({ series }) => series.some((one) => one.points.length));
 }
 
-/** A column of some rows against optimizer steps. */
+/** A column of some rows against optimizer steps: every point that was measured, for a chart thins out only its lines. */
 export function points(rows, column) {
-  return thinned(rows.map((row) => [Number(row.updates), value(row[column])]).filter(([, y]) => y !== null));
-}
-
-/** No more points than a chart has pixels: means of neighbours, and the last one as it is. */
-function thinned(points) {
-  if (points.length <= MOST) return points;
-  const group = Math.ceil(points.length / MOST);
-  const found = [];
-  for (let at = 0; at < points.length - 1; at += group) {
-    const some = points.slice(at, Math.min(at + group, points.length - 1));
-    found.push([0, 1].map((axis) => some.reduce((sum, point) => sum + point[axis], 0) / some.length));
-  }
-  return [...found, points.at(-1)];
+  return rows.map((row) => [Number(row.updates), value(row[column])]).filter(([, y]) => y !== null);
 }
 
 /** A number, of text too; null where there is none. */

@@ -3,8 +3,7 @@
 It is made without torch from the files of the run's directory, unless images are given: their attention is computed.
 """
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,11 @@ from markupsafe import Markup
 from pydantic import BaseModel, ValidationError
 
 from tcnn.analysis.charts import bundle
+from tcnn.analysis.pages.curves import charts_of_evaluation, curves_of_training
 from tcnn.analysis.pages.page import Page, pictures, template
 from tcnn.analysis.plots import gallery
 from tcnn.analysis.plots.training import epochs
-from tcnn.analysis.reading.evaluations import EvaluatedRow, EvaluationFile, read_evaluation
+from tcnn.analysis.reading.evaluations import EvaluationFile, read_evaluation
 from tcnn.analysis.reading.rundirs import Epoch, Run, metadata, read_run
 from tcnn.arguments import typed
 from tcnn.conversion.report import ConversionReport
@@ -27,11 +27,6 @@ from tcnn.version import __version__
 
 MAX_ROWS = 12
 """Largest number of rows in the table of epochs; of more as many, evenly spread, and all of them folded."""
-MOST_STEPS = 2000
-"""Steps of a run that a page has; of more, every so many."""
-DRAWN = ("kind", "updates", "epoch", "loss", "temperature", "train_loss", "val", "gate_mean", "span_mean")
-Chart = dict[str, Any]
-"""Options and series of `chart.js`; `format` is the name of one of `numbers.js`."""
 
 
 class Written(BaseModel):
@@ -123,6 +118,7 @@ def _page(run: Run) -> str:
         best=_best(done),
         layers=_last_state(done),
         curves=curves_of_training(run.metrics),
+        steps=sum(row.get("kind") == "train" for row in run.metrics),
         training=pictures(gallery.head_plots(run.metrics)),
         inside=[] if run.inspection is None else pictures(gallery.inspection_plots(run.inspection)),
         measured=[charts_of_evaluation(each.rows) for each in run.evaluations],
@@ -251,50 +247,3 @@ def _versions(run: Run) -> dict[str, str]:
     found = {str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {}
     written = run.metadata.get("tcnn_version")
     return found | ({"checkpoint written by tcnn": str(written)} if written else {})
-
-
-def curves_of_training(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of a run with what curves are drawn of."""
-    steps = [row for row in rows if row.get("kind") == "train"]
-    every = max(1, -(-len(steps) // MOST_STEPS))
-    kept = [*steps[:-1:every], *steps[-1:], *(row for row in rows if row.get("kind") == "epoch")]
-    return [{name: _finite(row[name]) for name in DRAWN if name in row} for row in kept]
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no numbers that are not finite, and a chart no place for them."""
-    if isinstance(value, Mapping):
-        return {str(name): _finite(each) for name, each in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def charts_of_evaluation(rows: Sequence[EvaluatedRow]) -> list[Chart]:
-    """Accuracy over the side of the images, and over the severity of corruptions, where several were measured."""
-    return [*_by_size(rows), *_by_severity(rows)]
-
-
-def _by_size(rows: Sequence[EvaluatedRow]) -> Iterator[Chart]:
-    models: dict[str, list[tuple[int, float]]] = {}
-    for row in rows:
-        if row.clean is not None:
-            models.setdefault(row.model, []).append((round((row.height * row.width) ** 0.5), row.clean.top1))
-    series = [{"name": name, "points": sorted(points)} for name, points in models.items() if len(points) > 1]
-    if series:
-        yield {"title": "Accuracy by resolution", "unit": "top-1", "format": "percent", "axis": "pixels per side",
-               "at": "side", "series": series}  # fmt: skip
-
-
-def _by_severity(rows: Sequence[EvaluatedRow]) -> Iterator[Chart]:
-    several = len({row.size for row in rows}) > 1
-    series = []
-    for row in rows:
-        severities = sorted({level for one in row.corruptions.values() for level in one.severities})
-        means = []
-        for level in severities:
-            there = [one.severities[level].top1 for one in row.corruptions.values() if level in one.severities]
-            means.append((level, sum(there) / len(there)))
-        if len(means) > 1:
-            series.append({"name": f"{row.title}, {row.size}" if several else row.title, "points": means})
-    if series:
-        yield {"title": "Accuracy by severity", "unit": "top-1, mean over corruptions", "format": "percent",
-               "axis": "severity", "at": "severity", "series": series}  # fmt: skip
