@@ -194,6 +194,32 @@ def test_nothing_is_told_that_was_not_measured(server: Server, story: Story, ope
         assert [float(row["training, by step"]) for row in table_of] == [row["loss"] for row in PEAK[:1200]]
 
 
+ENDED = """([module, at]) => import(module).then(({ chart }) => {
+  const made = chart({ title: "Loss", format: String, ...(at && { at }) });
+  document.querySelector("main").replaceChildren(made.element);
+  made.draw([{ name: "long", points: [[1, 5], [2, 4], [3, 3], [9, 2]] }, { name: "short", points: [[3, 8], [6, 7]] },
+    { name: "hidden", points: [[1, 1]] }]);
+})"""
+"""A chart of three series that begin and end at different places."""
+
+
+def test_a_series_says_nothing_where_it_was_not_measured(server: Server, open_page: Open) -> None:
+    """Before its first and after its last point; between them it says where, if that is another place."""
+    page = open_page(f"{server.url}/#/system")
+    expect(page.get_by_role("heading", name="Versions of this server")).to_be_visible()
+    page.evaluate(ENDED, ["./static/dashboard/chart.js", None])
+    chart = page.get_by_role("group", name="Loss")
+    chart.get_by_role("button", name=re.compile("^hidden")).click()
+    expect(chart.locator(".reading")).to_have_text("latestlong 2short 7hidden ")
+    said = [reading(page, chart, *["ArrowRight"] * place) for place in range(5)]
+    assert said == ["step 1 long 5 short – hidden", "step 2 long 4 short – hidden", "step 3 long 3 short 8 hidden",
+                    "step 6 long 3 at step 3 short 7 hidden", "step 9 long 2 short – hidden"]  # fmt: skip
+    expect(chart.locator(".cursor circle")).to_have_count(1)
+    page.evaluate(ENDED, ["./static/dashboard/chart.js", "side"])
+    chart = page.get_by_role("group", name="Loss")
+    expect(chart.locator(".reading")).to_have_text("side 9long 2short –hidden –")  # of sizes none is the latest
+
+
 LARGE = """async () => {
   const { ascending, closest, nearest, needed } = await import('./points.js');
   const points = Array.from({ length: 100_000 }, (_, at) => [at, at === 77_777 ? 9 : Math.sin(at)]);

@@ -2,7 +2,7 @@
 // hides, and files of what is shown.
 
 import { fresh, h, s, say } from "./dom.js";
-import { count } from "./numbers.js";
+import { count, NONE } from "./numbers.js";
 import { ascending, closest, extent, nearest, needed } from "./points.js";
 import { csvOf, handOver, pngOf, svgOf } from "./saving.js";
 import { scale, told } from "./scale.js";
@@ -53,7 +53,8 @@ export function chart({ title, unit, format, from, to, share, axis = "optimizer 
     if (JSON.stringify(names) !== legend.dataset.names) {
       legend.dataset.names = JSON.stringify(names);
       legend.replaceChildren(...all.map((one) => {
-        const key = h("button", { type: "button", class: one.colour, title: "Show or hide", onclick: () => toggle(one.name) }, one.name, " ", h("b"));
+        const said = h("span", {}, h("b"), h("span"));
+        const key = h("button", { type: "button", class: one.colour, title: "Show or hide", onclick: () => toggle(one.name) }, one.name, " ", said);
         return h("li", {}, key);
       }));
     }
@@ -93,21 +94,23 @@ export function chart({ title, unit, format, from, to, share, axis = "optimizer 
     return `${title}: ${shown.map((one) => `${one.name} from ${format(one.points[0][1])} to ${format(one.points.at(-1)[1])}`).join("; ")}`;
   }
 
-  /** What all series say at the x nearest to a place; null is the newest. */
+  /** What every series says at a place, or where it was measured nearest to it; null is the newest of each, or the last place. */
   function read(at) {
     if (!scales) return;
+    const newest = at === null && word === "step";
     const x = at ?? places.at(-1);
     const cursor = drawing.querySelector(".cursor");
     cursor.replaceChildren();
     if (at !== null) cursor.append(s("line", { x1: scales.x.at(x), x2: scales.x.at(x), y1: MARGIN.top, y2: HEIGHT - MARGIN.bottom }));
     all.forEach((one, number) => {
-      const value = legend.children[number].firstChild.lastChild;
-      if (hidden.has(one.name)) return say(value, "");
-      const found = nearest(one.points, x) ?? one.points.at(x < one.points[0][0] ? 0 : -1);
-      if (at !== null) cursor.append(s("circle", { class: one.colour, cx: scales.x.at(found[0]), cy: scales.y.at(found[1]), r: 3.5 }));
-      say(value, format(found[1]));
+      const [value, elsewhere] = legend.children[number].firstChild.lastChild.children;
+      const off = hidden.has(one.name);
+      const found = off ? null : newest ? one.points.at(-1) : nearest(one.points, x);
+      if (found && at !== null) cursor.append(s("circle", { class: one.colour, cx: scales.x.at(found[0]), cy: scales.y.at(found[1]), r: 3.5 }));
+      say(value, found ? format(found[1]) : off ? "" : NONE);
+      say(elsewhere, found && !newest && found[0] !== x ? ` at ${word} ${count(found[0])}` : "");
     });
-    say(where, at === null && word === "step" ? "latest" : `${word} ${count(x)}`);
+    say(where, newest ? "latest" : `${word} ${count(x)}`);
   }
 
   async function save(kind) {
