@@ -220,6 +220,31 @@ def test_a_series_says_nothing_where_it_was_not_measured(server: Server, open_pa
     expect(chart.locator(".reading")).to_have_text("side 9long 2short –hidden –")  # of sizes none is the latest
 
 
+NAMED = """([module, names]) => import(module).then(({ chart }) => {
+  const made = chart({ title: "Loss", format: String });
+  document.querySelector("main").replaceChildren(made.element);
+  made.draw(names.map((name) => ({ name, points: [[1, 2e-7], [2, 1e-7]] })));
+})"""
+"""A chart of series of these names."""
+PIECES = """part => {
+  const words = document.createRange();
+  words.selectNodeContents(part);
+  return words.getClientRects().length;
+}"""
+
+
+def test_names_of_any_direction_and_length_leave_numbers_whole(server: Server, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/system", viewport={"width": 320, "height": 800})
+    expect(page.get_by_role("heading", name="Versions of this server")).to_be_visible()
+    page.evaluate(NAMED, ["./static/dashboard/chart.js", ["مرحبا", "second مرحبا"]])
+    for key in page.locator(".legend button").all():
+        expect(key.locator("b")).to_have_text("1e-7")
+        assert key.locator("b").evaluate(PIECES) == 1
+    page.evaluate(NAMED, ["./static/dashboard/chart.js", ["a" * 200, "b"]])
+    expect(page.locator(".legend button")).to_have_count(2)
+    assert page.evaluate("document.scrollingElement.scrollWidth") == 320
+
+
 LARGE = """async () => {
   const { ascending, closest, nearest, needed } = await import('./points.js');
   const points = Array.from({ length: 100_000 }, (_, at) => [at, at === 77_777 ? 9 : Math.sin(at)]);

@@ -53,8 +53,8 @@ export function chart({ title, unit, format, from, to, share, axis = "optimizer 
     if (JSON.stringify(names) !== legend.dataset.names) {
       legend.dataset.names = JSON.stringify(names);
       legend.replaceChildren(...all.map((one) => {
-        const said = h("span", {}, h("b"), h("span"));
-        const key = h("button", { type: "button", class: one.colour, title: "Show or hide", onclick: () => toggle(one.name) }, one.name, " ", said);
+        const said = h("bdi", {}, h("b"), h("span")); // no name turns the direction of its number
+        const key = h("button", { type: "button", class: one.colour, title: "Show or hide", onclick: () => toggle(one.name) }, h("bdi", {}, one.name), " ", said);
         return h("li", {}, key);
       }));
     }
