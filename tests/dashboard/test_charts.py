@@ -15,7 +15,6 @@ from serving import Server
 from story import Story, pictures
 
 from tcnn.analysis.pages.report import report
-from tcnn_api.routes.jobs.files import table
 
 expect = sync_api.expect
 
@@ -152,74 +151,6 @@ def test_the_last_number_of_an_axis_is_whole(server: Server, open_page: Open) ->
     assert max(beyond for _, beyond in numbers) <= 0
 
 
-PEAK = [
-    *({"kind": "train", "updates": at, "loss": 1.5 if at % 2 else 0.5} for at in range(1, 1201)),
-    *({"kind": "epoch", "epoch": at, "updates": 2 * at + 2, "train_loss": 1, "val": {"loss": 1,
-       "top1": 0.9 if at == 300 else 0.5}} for at in range(600)),
-]  # fmt: skip
-"""A run of more measurements than a chart has pixels, one of which is far above the others."""
-HEIGHTS = """path => (path.match(/[\\d.]+ [\\d.]+/g)).map(pair => Number(pair.split(' ')[1]))"""
-"""Of the points of an SVG path, in pixels from the top."""
-
-
-def reading(page: Any, chart: Any, *keys: str) -> str:
-    """What a chart says, in one line, after keys were pressed at its first place."""
-    chart.focus()
-    for key in (*["Shift+ArrowLeft"] * 21, *keys):
-        page.keyboard.press(key)
-    return " ".join(chart.locator(".reading").inner_text().split())
-
-
-@pytest.mark.parametrize("pages", ["job", "compare"])
-def test_nothing_is_told_that_was_not_measured(server: Server, story: Story, open_page: Open, pages: str) -> None:
-    """However many points there are: in words, in files, and in the height of a peak."""
-    page = open_page(server.url, accept_downloads=True)
-    page.route("**/metrics.csv", lambda route: route.fulfill(body=table(PEAK), content_type="text/csv"))
-    job = story.succeeded.job
-    page.goto(f"{server.url}/#/jobs/{job}" if pages == "job" else f"{server.url}/#/compare?jobs={job}")
-    chart = page.get_by_role("group", name="Accuracy" if pages == "job" else "Validation top-1")
-    expect(chart).to_be_visible()
-    found = list(csv.DictReader(io.StringIO(saved(page, chart, "CSV").decode())))
-    values = [[float(value) for value in row.values()] for row in found]
-    assert values == [[row["updates"], row["val"]["top1"]] for row in PEAK[1200:]]
-    said = reading(page, chart, *["Shift+ArrowRight"] * 10)  # half of the way
-    assert said == f"step 602 {'top-1' if pages == 'job' else 'test_resnet'} 90%"
-    drawn = chart.locator(".line path").get_attribute("d")
-    heights = page.evaluate(HEIGHTS, drawn)
-    assert len(heights) < 4 * 1280  # as few as the pixels need
-    assert min(heights) == pytest.approx(float(chart.locator(".cursor circle").get_attribute("cy")), abs=0.1)
-    if pages == "job":
-        losses = page.get_by_role("group", name="Loss")
-        table_of = list(csv.DictReader(io.StringIO(saved(page, losses, "CSV").decode())))
-        assert [float(row["training, by step"]) for row in table_of] == [row["loss"] for row in PEAK[:1200]]
-
-
-ENDED = """([module, at]) => import(module).then(({ chart }) => {
-  const made = chart({ title: "Loss", format: String, ...(at && { at }) });
-  document.querySelector("main").replaceChildren(made.element);
-  made.draw([{ name: "long", points: [[1, 5], [2, 4], [3, 3], [9, 2]] }, { name: "short", points: [[3, 8], [6, 7]] },
-    { name: "hidden", points: [[1, 1]] }]);
-})"""
-"""A chart of three series that begin and end at different places."""
-
-
-def test_a_series_says_nothing_where_it_was_not_measured(server: Server, open_page: Open) -> None:
-    """Before its first and after its last point; between them it says where, if that is another place."""
-    page = open_page(f"{server.url}/#/system")
-    expect(page.get_by_role("heading", name="Versions of this server")).to_be_visible()
-    page.evaluate(ENDED, ["./static/dashboard/chart.js", None])
-    chart = page.get_by_role("group", name="Loss")
-    chart.get_by_role("button", name=re.compile("^hidden")).click()
-    expect(chart.locator(".reading")).to_have_text("latestlong 2short 7hidden ")
-    said = [reading(page, chart, *["ArrowRight"] * place) for place in range(5)]
-    assert said == ["step 1 long 5 short – hidden", "step 2 long 4 short – hidden", "step 3 long 3 short 8 hidden",
-                    "step 6 long 3 at step 3 short 7 hidden", "step 9 long 2 short – hidden"]  # fmt: skip
-    expect(chart.locator(".cursor circle")).to_have_count(1)
-    page.evaluate(ENDED, ["./static/dashboard/chart.js", "side"])
-    chart = page.get_by_role("group", name="Loss")
-    expect(chart.locator(".reading")).to_have_text("side 9long 2short –hidden –")  # of sizes none is the latest
-
-
 NAMED = """([module, names]) => import(module).then(({ chart }) => {
   const made = chart({ title: "Loss", format: String });
   document.querySelector("main").replaceChildren(made.element);
@@ -243,30 +174,6 @@ def test_names_of_any_direction_and_length_leave_numbers_whole(server: Server, o
     page.evaluate(NAMED, ["./static/dashboard/chart.js", ["a" * 200, "b"]])
     expect(page.locator(".legend button")).to_have_count(2)
     assert page.evaluate("document.scrollingElement.scrollWidth") == 320
-
-
-LARGE = """async () => {
-  const { ascending, closest, nearest, needed } = await import('./points.js');
-  const points = Array.from({ length: 100_000 }, (_, at) => [at, at === 77_777 ? 9 : Math.sin(at)]);
-  const kept = needed(points, (x) => Math.floor(x / 250));
-  return {
-    kept: kept.length, peak: kept.some(([x, y]) => x === 77_777 && y === 9), ends: [kept[0][0], kept.at(-1)[0]],
-    measured: kept.every((one) => points[one[0]] === one), ascending: ascending(kept) === kept,
-    sorted: ascending([[2, 1], [1, 2]]), few: needed([[0, 1], [0, 1], [5, 2]], (x) => x),
-    nearest: [-1, 0, 3.4, 3.6, 99_999, 100_000].map((x) => nearest(points, x)?.[0] ?? null),
-    closest: [-5, 1, 1.4, 1.6, 7].map((x) => closest([0, 1, 2, 4], x)), none: nearest([], 1),
-  };
-}"""
-
-
-def test_a_line_is_drawn_of_some_of_many_points(server: Server, open_page: Open) -> None:
-    page = open_page(f"{server.url}/static/dashboard/base.css")  # beside the modules
-    found = page.evaluate(LARGE)
-    assert found["kept"] <= 4 * 400 and found["ends"] == [0, 99_999]
-    assert found["peak"] and found["measured"] and found["ascending"]
-    assert found["sorted"] == [[1, 2], [2, 1]] and found["few"] == [[0, 1], [0, 1], [5, 2]]
-    assert found["nearest"] == [None, 0, 3, 4, 99_999, None] and found["none"] is None
-    assert found["closest"] == [0, 1, 1, 2, 3]
 
 
 def hues(part: Any) -> int:

@@ -111,6 +111,8 @@ export function chart({ title, unit, format, from, to, share, axis = "optimizer 
       say(elsewhere, found && !newest && found[0] !== x ? ` at ${word} ${count(found[0])}` : "");
     });
     say(where, newest ? "latest" : `${word} ${count(x)}`);
+    // The room that it has once taken it keeps, and is no anchor of the page: what stands below does not move with the pointer.
+    if (at !== null) reading.style.minHeight = `${reading.getBoundingClientRect().height}px`;
   }
 
   async function save(kind) {
@@ -121,7 +123,10 @@ export function chart({ title, unit, format, from, to, share, axis = "optimizer 
   }
 
   new ResizeObserver(([entry]) => {
-    width = Math.round(entry.contentRect.width);
+    const now = Math.round(entry.contentRect.width);
+    if (now === width) return;
+    width = now;
+    reading.style.minHeight = "";
     plot();
   }).observe(element);
 
