@@ -118,7 +118,7 @@ def export(
         notes.append(f"height and width are fixed: the model takes no other size than {height}×{width}")
     metadata = describe(model, (height, width))
     while True:
-        with evaluating(model), fused(model, packed=False):
+        with evaluating(model), fused(model):
             exported, reasons = _make(model, example, dynamic, kind, opset, metadata, progress)
         axes = exported.program.axes
         try:

@@ -171,7 +171,7 @@ def fuse(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def fused(model: nn.Module, packed: bool = True) -> Iterator[None]:
+def fused(model: nn.Module) -> Iterator[None]:
     """Context in which a model in evaluation mode has fused layers; afterwards it has its own again and can be trained.
 
     Layers with hooks stay, since the hooks are meant for them. So does a model that is a single layer.
@@ -182,7 +182,7 @@ def fused(model: nn.Module, packed: bool = True) -> Iterator[None]:
         for name, child in parent.named_children()
         if isinstance(child, AttentionLayer) and not (child._forward_hooks or child._forward_pre_hooks)
     ]
-    made = {id(layer): FusedGPSA2d(layer, packed) for _, _, layer in places}
+    made = {id(layer): FusedGPSA2d(layer) for _, _, layer in places}
     try:
         for parent, name, layer in places:
             parent._modules[name] = made[id(layer)]

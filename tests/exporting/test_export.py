@@ -193,7 +193,7 @@ def test_axes_that_end_at_a_map_of_one_pixel_are_fixed() -> None:
     """A stage of stride 16 has one pixel of an image of 16, on which the tracer specialises."""
     source = nn.Sequential(nn.Conv2d(3, 4, 3, 16, 1), nn.Conv2d(4, 4, 3, 1, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     model = tcnn.convert(source, target="1", input_size=(16, 16)).model
-    with evaluating(model), fused(model, packed=False), pytest.raises(RequestError, match="could not grow beyond the "):
+    with evaluating(model), fused(model), pytest.raises(RequestError, match="could not grow beyond the "):
         trace(model, torch.zeros(2, 3, 16, 16), ("batch", "height", "width"))
 
 

@@ -3,6 +3,7 @@
 import copy
 import io
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -120,6 +121,14 @@ def test_programs_hold_ordinary_matrices(options: dict[str, int], relative_error
     found = traced, torch.jit.load(scripted), program.module(), torch.export.load(exported).module(), make_fx(made)(x)
     for one in (*found, copy.deepcopy(made)):
         assert relative_error(one(x.flip(0)), made(x.flip(0))) < 1e-6
+
+
+@torch.no_grad()
+def test_a_model_that_is_fused_already_is_exported(relative_error: RelativeError, tmp_path: Path) -> None:
+    """Like one that is not, which `tcnn.export` fuses itself."""
+    model, x = nn.Sequential(nn.Conv2d(3, 4, 1), GPSA2d(4, 6, 3, padding=1, temperature=0.7)), torch.randn(2, 3, 6, 5)
+    tcnn.export(tcnn.fuse(model), tmp_path / "a.pt2", size=(6, 5), batch=2, dynamic=())
+    assert relative_error(torch.export.load(tmp_path / "a.pt2").module()(x), model.eval()(x)) < 1e-5
 
 
 @torch.no_grad()
