@@ -6,17 +6,16 @@ saved, because somebody changed it by hand, the file says what differs (`edited`
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import timm
 import torch
-from timm.models import reparameterize_model
 from timm.models._input import get_model_args
 from torch import Tensor, nn
 
 from tcnn.checkpoints.edits import GEOMETRY, Edits, describe, edits, in_words, remedy, unlike
 from tcnn.checkpoints.files import refuse_in_files
+from tcnn.checkpoints.merging import Merging, can_merge, merged_before, mergings, rebuilt_and_merged
 from tcnn.config.conversion import OF_TRAINING
 from tcnn.conversion.report import ConversionReport, LayerReport
 from tcnn.conversion.surgery import rebuild
@@ -31,14 +30,10 @@ from tcnn.errors import (
 )
 from tcnn.layers.base import AttentionLayer
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.models.checks import unwrapped
-from tcnn.models.running import place_of
+from tcnn.models.checks import refuse_without_shapes, unwrapped
 from tcnn.models.trace import meta_copy
 from tcnn.zoo.own_network import GIVE_SOURCE
 from tcnn.zoo.sources import own_network, without_data
-
-Merged = Literal["before", "after"]
-MERGED: tuple[Merged, ...] = ("after", "before")
 
 
 class Described(NamedTuple):
@@ -49,8 +44,8 @@ class Described(NamedTuple):
     """timm's `pretrained_cfg`."""
     edited: Edits
     """What is not as the report and timm say, by the names of modules."""
-    merged: Merged | None = None
-    """Whether timm's `reparameterize_model` merged parallel convolutions, before the conversion or after it."""
+    merging: Merging | None = None
+    """What timm's `reparameterize_model` merged."""
 
 
 def describe_model(model: nn.Module, report: ConversionReport) -> Described:
@@ -60,26 +55,23 @@ def describe_model(model: nn.Module, report: ConversionReport) -> Described:
     """
     cfg = {k: v for k, v in (getattr(model, "pretrained_cfg", None) or {}).items() if k != "state_dict"}
     args, now = _model_args(model, report), _as_they_are(model, report.layers)
-    # The geometry is the convolution's, which is compared with that of the conversion: a plan would refuse another.
-    past = [
-        one.model_copy(update={key: getattr(layer, key) for key in GEOMETRY})
-        for one, layer in zip(now, report.layers, strict=True)
-    ]
+    try:
+        json.dumps(args)
+    except TypeError as error:
+        raise RequestError(
+            f"a model argument cannot be stored in the file ({error}); build the model with plain values"
+        ) from error
+    past = _as_converted(now, report)
     report = report.model_copy(update={"model_args": args, "layers": now})
     if not timm.is_model(report.base_model.partition(".")[0]):
         return Described(report, cfg, _moved(model, now, past))
-    as_built = report.model_copy(update={"layers": tuple(past)})
-    edited = _edited(model, as_built)
-    if edited and (classes := _classifier_width(model, cfg)) is not None:
-        fitting = {"model_args": {**args, "num_classes": classes}}
-        if not _edited(model, as_built.model_copy(update=fitting)):
-            kept = len(cfg.get("label_names") or ()) in (0, classes)
-            own = {key: value for key, value in cfg.items() if kept or not key.startswith("label_")}
-            return Described(report.model_copy(update=fitting), own | {"num_classes": classes}, {})
-    for merged in MERGED if edited else ():
-        if not _edited(model, as_built, merged):
-            return Described(report, cfg, {}, merged)
-    return Described(report, cfg, edited)
+    found = _compared(model, report.model_copy(update={"layers": past}), cfg)
+    if found.classes is not None:
+        kept = len(cfg.get("label_names") or ()) in (0, found.classes)
+        own = {key: value for key, value in cfg.items() if kept or not key.startswith("label_")}
+        cfg = own | {"num_classes": found.classes}
+        report = report.model_copy(update={"model_args": {**args, "num_classes": found.classes}})
+    return Described(report, cfg, found.edited, found.merging)
 
 
 def note_of(described: Described) -> str | None:
@@ -135,18 +127,34 @@ def architecture(
     return _of_timm(report, name, model_args)
 
 
-def rebuilt(base: nn.Module, report: ConversionReport, merged: str | None = None) -> nn.Module:
+def source_of(model: nn.Module, report: ConversionReport, source: nn.Module | None = None) -> nn.Module:
+    """The CNN that a model was converted from, without data; with its stride, or without if the conversion removed it.
+
+    Args:
+        source: its architecture, where it is not timm's; merged as the model's, or not.
+    """
+    base = architecture(report, report.base_model, {}) if source is None else unwrapped(source)
+    refuse_without_shapes(base)
+    base, merging = meta_copy(base), None
+    if can_merge(base) and timm.is_model(report.base_model.partition(".")[0]):
+        past = _as_converted(_as_they_are(model, report.layers), report)
+        as_built = report.model_copy(update={"model_args": _model_args(model, report), "layers": past})
+        merging = _compared(model, as_built, getattr(model, "pretrained_cfg", None) or {}).merging
+    return rebuild(merged_before(base, merging), report.model_copy(update={"layers": ()}))
+
+
+def rebuilt(base: nn.Module, report: ConversionReport, merging: Merging | None = None) -> nn.Module:
     """The model of a report, without data, from its source architecture, or from a model that is converted already.
 
     Args:
-        merged: as in `Described`; to merge is to compute, so that the model then has data.
+        merging: as in `Described`; to merge is to compute, so that the model then has data.
 
     Raises `UnsupportedLayerError` for an architecture that the report does not fit.
     """
     modules = dict(base.named_modules())
     converted = [isinstance(modules.get(layer.name), AttentionLayer) for layer in report.layers]
     if not converted or not all(converted):
-        return _converted(base if merged else meta_copy(base, buffers=False), report, merged)
+        return rebuilt_and_merged(base if merging else meta_copy(base, buffers=False), report, merging)
     for layer, now in zip(report.layers, _as_they_are(base, report.layers), strict=True):
         for key in (*GEOMETRY, "content", "heads", "content_heads", "head_dim", "position"):
             if getattr(now, key) != (wanted := getattr(layer, key)):
@@ -194,25 +202,52 @@ def _moved(model: nn.Module, now: Iterable[LayerReport], past: Iterable[LayerRep
     return {name: {key: told[name][key] for key in keys} for name, keys in found.items() if keys}
 
 
-def _converted(base: nn.Module, report: ConversionReport, merged: str | None) -> nn.Module:
-    """The conversion of a CNN, with what timm can merge in it merged before or after, if that was done."""
-    made = rebuild(_merge(base) if merged == "before" else base, report)
-    return _merge(made) if merged == "after" else made
+class _Comparison(NamedTuple):
+    """A model beside what loading its file would build."""
+
+    edited: Edits
+    merging: Merging | None = None
+    classes: int | None = None
+    """Outputs of its classifier, where they are others than those of its arguments."""
 
 
-def _merge(model: nn.Module) -> nn.Module:
-    with without_data() if place_of(model).type == "meta" else nullcontext():  # where what is made for it belongs
-        return reparameterize_model(model)
+def _compared(model: nn.Module, report: ConversionReport, cfg: dict[str, Any]) -> _Comparison:
+    edited, merging = _edited(model, report)
+    if edited and (classes := _classifier_width(model, cfg)) is not None:
+        fitting = report.model_copy(update={"model_args": {**report.model_args, "num_classes": classes}})
+        others, merging_too = _edited(model, fitting)
+        if not others:
+            return _Comparison({}, merging_too, classes)
+    return _Comparison(edited, merging)
 
 
-def _edited(model: nn.Module, report: ConversionReport, merged: Merged | None = None) -> Edits:
-    """What in a model is not as loading a file of this report builds it."""
+def _edited(model: nn.Module, report: ConversionReport) -> tuple[Edits, Merging | None]:
+    """What in a model is not as loading a file of this report builds it, and what timm has to merge there."""
+
+    def compared(merging: Merging | None) -> Edits:
+        try:
+            return edits(model, rebuilt_and_merged(meta_copy(base), report, merging))
+        except Exception as error:  # whatever timm stumbles over
+            return {"": {"module": shorten(one_line(error), 160)}}
+
     try:
         with without_data(), torch.random.fork_rng(devices=[]):
             base = _of_timm(report, report.base_model, {})
-        return edits(model, _converted(meta_copy(base), report, merged))
-    except Exception as error:  # whatever timm stumbles over
-        return {"": {"module": shorten(one_line(error), 160)}}
+        found = compared(None)
+        if not found:
+            return {}, None
+        merging = next((one for one in mergings(model, meta_copy(base), report) if not compared(one)), None)
+        return ({} if merging else found), merging
+    except Exception as error:  # likewise
+        return {"": {"module": shorten(one_line(error), 160)}}, None
+
+
+def _as_converted(now: Iterable[LayerReport], report: ConversionReport) -> tuple[LayerReport, ...]:
+    """Layers as they are, in the geometry of their conversion, as which alone a convolution can be converted anew."""
+    return tuple(
+        one.model_copy(update={key: getattr(layer, key) for key in GEOMETRY})
+        for one, layer in zip(now, report.layers, strict=True)
+    )
 
 
 def _as_they_are(model: nn.Module, layers: Sequence[LayerReport]) -> tuple[LayerReport, ...]:
@@ -254,11 +289,4 @@ def _model_args(model: nn.Module, report: ConversionReport) -> dict[str, object]
     if not getattr(model, "pretrained_cfg", None):
         return report.model_args
     ours = {*type(report.config).model_fields, *OF_TRAINING}
-    args = {k: v for k, v in get_model_args(model).items() if k not in ours}
-    try:
-        json.dumps(args)
-    except TypeError as error:
-        raise RequestError(
-            f"a model argument cannot be stored in the file ({error}); build the model with plain values"
-        ) from error
-    return args
+    return {k: v for k, v in get_model_args(model).items() if k not in ours}

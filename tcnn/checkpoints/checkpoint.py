@@ -37,6 +37,7 @@ from tcnn.checkpoints.files import (
     record_in,
     record_kept,
 )
+from tcnn.checkpoints.merging import APART, MERGED, merging_in
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import CheckpointError, RequestError, shorten
 from tcnn.files import path_of, replacing
@@ -50,12 +51,10 @@ from tcnn.zoo.own_network import network_name
 
 EDITED = "edited"
 """The section of what in a model is not as timm builds it: such a file loads with a source only."""
-MERGED = "merged"
-"""The section of a model that timm's `reparameterize_model` merged: `before` its conversion, or `after` it."""
 RESERVED = frozenset(
     {
         "format", "tcnn_version", "base_model", "conversion", "verification", "pretrained_cfg", "label_names", "digest",
-        EDITED, MERGED,
+        EDITED, MERGED, APART,
     }
 )  # fmt: skip
 """Metadata keys that `save` writes itself."""
@@ -129,7 +128,7 @@ def contents(
     refuse_prepared(model, "save", but=(FoldedGPSA2d,))
     refuse_unwritable(model)
     described = describe_model(model, report)
-    report, cfg, edited, merged = described
+    report, cfg, edited, merging = described
     tensors = unshared(model.state_dict())
     metadata = {
         "format": "pt",
@@ -138,8 +137,8 @@ def contents(
         "conversion": report.model_dump_json(),
         "pretrained_cfg": json.dumps(cfg, default=str),
     }
-    if merged is not None:
-        metadata[MERGED] = merged
+    if merging is not None:
+        metadata |= merging.sections()
     if (note := note_of(described)) is not None:
         metadata[EDITED] = json.dumps(edited)
         if network_name() is None:  # else it is given already
@@ -249,13 +248,14 @@ def assemble(
 ) -> nn.Module:
     """Build the model of a checkpoint that was read."""
     report, edited = checkpoint.conversion, edits_in(checkpoint.metadata.get(EDITED), name)
+    merging = merging_in(checkpoint.metadata, name)
     classes = len((record_in(checkpoint.metadata) or {}).get("class_names") or ())
     if source is None and network_name() is None:
         refuse_without_source(edited, report, name)
     base = architecture(report, name, model_args, classes) if source is None else unwrapped(source)
     refuse_without_shapes(base)
     try:
-        model = rebuilt(base, report, checkpoint.metadata.get(MERGED))
+        model = rebuilt(base, report, merging)
     except RequestError as error:
         raise CheckpointError(f"{name}: does not fit {type(base).__name__}: {error}") from error
     if source is not None:

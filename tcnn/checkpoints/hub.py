@@ -16,9 +16,10 @@ from timm.models._hub import save_config_for_hf
 from torch import nn
 
 from tcnn.arguments import typed
-from tcnn.checkpoints.checkpoint import EDITED, MERGED, contents
+from tcnn.checkpoints.checkpoint import EDITED, contents
 from tcnn.checkpoints.edits import in_words
 from tcnn.checkpoints.files import licence_of, record_kept
+from tcnn.checkpoints.merging import MERGED
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError
 from tcnn.files import path_of, replacing

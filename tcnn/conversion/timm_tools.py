@@ -69,7 +69,7 @@ def keep_attending_blocks(model: nn.Module) -> None:
     A model's own method, which goes through its blocks, is left alone.
     """
     for name, block in model.named_modules():
-        if name and _attends(block):
+        if name and attends(block):
             for method in METHODS:
                 if hasattr(type(block), method):
                     setattr(block, method, partial(_merged, block, method))
@@ -77,8 +77,9 @@ def keep_attending_blocks(model: nn.Module) -> None:
 
 def _merged(block: nn.Module, method: str) -> nn.Module | None:
     """The block itself, or what its own method gives if a fold has made its attention convolutions again."""
-    return block if _attends(block) else getattr(type(block), method)(block)
+    return block if attends(block) else getattr(type(block), method)(block)
 
 
-def _attends(block: nn.Module) -> bool:
+def attends(block: nn.Module) -> bool:
+    """Whether there is an attention layer in a block."""
     return any(isinstance(module, AttentionLayer) for module in block.modules())

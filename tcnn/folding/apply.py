@@ -6,12 +6,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from tcnn.checkpoints.architecture import architecture
+from tcnn.checkpoints.architecture import source_of
 from tcnn.config import VerificationConfig
 from tcnn.config.base import ErrorStats
 from tcnn.conversion.carry import copy_with
 from tcnn.conversion.report import ConversionReport, FoldRecord
-from tcnn.conversion.surgery import rebuild
 from tcnn.errors import NothingToConvertError, RequestError
 from tcnn.folding.foldable import Head
 from tcnn.folding.report import FoldedLayer, FoldReport, PrunedHead
@@ -19,11 +18,11 @@ from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.filters import load_filter
 from tcnn.layers.folded import FoldedGPSA2d, HeadKind, keeps_value
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.models.checks import refuse_computed, refuse_prepared, refuse_without_shapes, unwrapped
+from tcnn.models.checks import refuse_computed, refuse_prepared
 from tcnn.models.outputs import Outputs, errors, top1_agreement
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.running import gpsa_layers, in_dtype, logits_of, place_of, replacements, told_in_one_line
-from tcnn.models.trace import evaluating, meta_copy, parameter_count
+from tcnn.models.trace import evaluating, parameter_count
 
 Kinds = dict[str, tuple[HeadKind, ...]]
 """What every head of every GPSA layer becomes, by the layer's dotted name."""
@@ -53,12 +52,11 @@ def checked(model: nn.Module, max_error: float | None) -> ConversionReport:
 
 
 def convolutions_of(
-    record: ConversionReport, source: nn.Module | None, layers: dict[str, GPSA2d]
+    model: nn.Module, record: ConversionReport, source: nn.Module | None, layers: dict[str, GPSA2d]
 ) -> dict[str, nn.Conv2d]:
     """The convolution that each layer was converted from, without its weights; with its stride if that was removed."""
-    base = architecture(record, record.base_model, {}) if source is None else unwrapped(source)
-    refuse_without_shapes(base)
-    plain = dict(rebuild(meta_copy(base, buffers=False), record.model_copy(update={"layers": ()})).named_modules())
+    base = source_of(model, record, source)
+    plain = dict(base.named_modules())
     found = {}
     for name in layers:
         conv = plain.get(name)

@@ -88,7 +88,7 @@ def fold(
         refuse_other_images(images)
     layers = replacements(model)
     heads = {name: heads_of(layer) for name, layer in layers.items()}
-    convolutions = convolutions_of(record, source, layers)
+    convolutions = convolutions_of(model, record, source, layers)
     batch = noise_images(model, config) if images is None else images
     steps = tolerances(head for found in heads.values() for head in found) if max_error is not None else [0.0]
     found: dict[int, tuple[ErrorStats, float]] = {}

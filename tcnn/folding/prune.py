@@ -111,7 +111,7 @@ def prune(
     if not removed:
         taps = sum(own.count("convolution") for own in kinds.values())
         raise nothing_to_prune(far, same, taps, sum(map(len, kinds.values())))
-    pruned, notes = fold_layers(merged, kinds, heads, convolutions_of(record, source, layers))
+    pruned, notes = fold_layers(merged, kinds, heads, convolutions_of(model, record, source, layers))
     entries = tuple(entry(name, layers[name], pruned.get_submodule(name), kinds[name], notes) for name in layers)
     report = pruning_report(model, pruned, batch, images, config, entries, removed)
     return Folding(attach_report(pruned, record, entries, kinds), report)

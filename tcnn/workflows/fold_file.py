@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from tcnn.checkpoints import checkpoint
+from tcnn.checkpoints.merging import MERGED
 from tcnn.checkpoints.opening import open_checkpoint
 from tcnn.config import VerificationConfig
 from tcnn.errors import OutputError, VerificationError
@@ -45,7 +47,7 @@ def fold_to_file(
     Args:
         path: a tcnn checkpoint, or what else `open_checkpoint` takes.
         output: a `.safetensors` file: the plain state dict of the timm model when every layer became a convolution
-            again, else a tcnn checkpoint. `tcnn.load` reads both.
+            again and timm merged nothing, else a tcnn checkpoint. `tcnn.load` reads both.
         max_error: as for `fold`.
         images: a directory of images to measure the error on, instead of noise.
         pruning: remove heads by where they look, as `prune` does; `far` is its distance.
@@ -91,6 +93,8 @@ def fold_to_file(
     if measured is not None:
         sections["pruning"] = measured.model_dump(mode="json")
     checkpoint.save(folded, output, None, sections, force, read_back)
+    with safe_open(output, framework="pt") as file:
+        plain = report.complete and MERGED not in file.metadata()
     progress("done")
     return FoldResult(
         checkpoint=str(path),
@@ -98,7 +102,7 @@ def fold_to_file(
         bytes=output.stat().st_size,
         sha256=file_digest(output),
         seconds=round(time.monotonic() - started, 3),
-        format="timm" if report.complete else "tcnn",
+        format="timm" if plain else "tcnn",
         base_model=content.conversion.base_model,
         fold=report,
         speed=speed,

@@ -10,6 +10,7 @@ import tiny_runs
 import torch
 from safetensors.torch import load_file, save_file
 from test_cli_verify import pictures
+from timm.models import reparameterize_model
 
 import tcnn as library
 from tcnn.layers import GPSA2d
@@ -25,6 +26,18 @@ def converted(tcnn: Run, kept: Callable[..., Path]) -> Path:
         assert tcnn("convert", "test_resnet", "a.safetensors", "--no-pretrained", "--num-classes", 3).code == 0
 
     return kept(Path("a.safetensors"), convert)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_timm_merged_is_no_plain_state_dict(when: str, tcnn: Run, lively: Callable[..., Any]) -> None:
+    """The file was refused in words about a temporary one, and --module was said to help."""
+    source = lively("lcnetv2_small", num_classes=3)
+    model = library.convert(reparameterize_model(source) if when == "before" else source, input_size=64).model
+    library.save(reparameterize_model(model), "a.safetensors")
+    done = tcnn("fold", "a.safetensors", "b.safetensors")
+    assert (done.code, done.err) == (0, "")
+    assert "(a tcnn checkpoint, " in done.out
+    assert not any(isinstance(module, GPSA2d) for module in library.load("b.safetensors").modules())
 
 
 @pytest.fixture
