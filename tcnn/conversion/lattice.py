@@ -1,0 +1,258 @@
+"""Whether every s-th pixel of a dilated CNN's maps is a pixel of its source's, by numbers, whatever the cause.
+
+Layers that are not known (`nn.Upsample`, `nn.PixelShuffle`) and functions that a forward pass calls (`F.avg_pool2d` of
+three pixels, `F.interpolate`) may mix the pixels between the old ones into these. So both CNNs are run on one small
+image, and wherever a map has grown, its pixels of the old map are compared with the source's.
+
+Only operations on the whole map (squeeze-and-excitation, group normalisation, the final mean) may see more of it. So
+that they give the same nevertheless, a layer's output is replaced by noise once it is compared: in the dilated CNN by
+the source's noise on the old pixels, and by the same in another order on those between. Means, variances and maxima are
+then the source's. Weights are noise, too, one row for all output channels: neither branches whose scale is 0 nor models
+without values, or whose values take much memory, stand in the way.
+
+Shapes: B images (one), C channels, h×w the source's map, H×W the dilated CNN's.
+"""
+
+import itertools
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_leaves
+
+from tcnn.layers.terms.positions import Pair
+from tcnn.models.outputs import tensors
+from tcnn.models.randomise import generator
+
+TOLERANCE = 1e-3
+"""Relative difference, in float32, up to which two maps differ by rounding; a tenth is little for mixed pixels."""
+LAYOUTS = ((2, 3), (1, 2))
+"""Axes of rows and columns of a map: (B, C, h, w), or (B, h, w, C)."""
+
+PASSING = (nn.Identity, nn.modules.dropout._DropoutNd)
+"""Layers that return what they get, which attention has on what is no map, too."""
+
+
+class Place(NamedTuple):
+    """Where in a forward pass a map was seen: at a layer's input or output, or as an output of the model (no name)."""
+
+    name: str
+    input: bool
+
+
+class Grown(NamedTuple):
+    """How a map has grown: along which axes, and by which factors."""
+
+    axes: Pair
+    factors: Pair
+
+
+class _NotComparable(Exception):
+    """Nothing that runs from here on can be compared."""
+
+
+def misplaced(
+    source: nn.Module, dilated: nn.Module, factors: AbstractSet[Pair], shape: tuple[int, ...]
+) -> Place | None:
+    """The first place where the pixels of the old map are not what they were; None if there is none.
+
+    Args:
+        source, dilated: in evaluation mode, without data (`meta_copy`).
+        factors: by how much a map may have grown, along rows and columns.
+        shape: of the image, (C, H, W).
+
+    Raises: what a model raises on an image of this shape.
+    """
+    old = _Run(source, 0)
+    old.look(shape)
+    new = _Run(dilated, 1, old, factors)
+    new.look(shape)
+    found = _differences(old, new)
+    if found and not new.whole:
+        # Where the map's end cuts pixels off, its mean is another. What the old pixels give by themselves does not
+        # depend on the order of those between.
+        other = _Run(dilated, 2, old, factors)
+        other.look(shape)
+        found &= _differences(new, other)
+    return new.seen[min(found)][0] if found else new.misfit
+
+
+def grown(old: torch.Size, new: torch.Size, factors: AbstractSet[Pair]) -> Grown | None:
+    """How a map of the old shape became one of the new; None where it did not, or by none of these factors."""
+    if len(old) != 4 or len(new) != 4 or old == new:
+        return None
+    for axes in LAYOUTS:
+        if all(old[axis] == new[axis] for axis in range(4) if axis not in axes):
+            for own in factors:
+                if all(s * (old[a] - 1) < new[a] <= s * old[a] for a, s in zip(axes, own, strict=True)):
+                    return Grown(axes, own)
+    return None
+
+
+def between(noise: Tensor, shape: torch.Size, how: Grown, order: int) -> Tensor:
+    """A grown map with this one on the old pixels, and with its pixels in some order on those between."""
+    made = noise.new_empty(shape)
+    old, new = (one.movedim(how.axes, (2, 3)) for one in (noise, made))
+    height, width = old.shape[2:]
+    for phase in itertools.product(*map(range, how.factors)):
+        part = new[:, :, phase[0] :: how.factors[0], phase[1] :: how.factors[1]]
+        if phase == (0, 0):
+            part.copy_(old)
+            continue
+        # For all maps of a size the same, so that their sums have the same pixels, too.
+        count = part.shape[2] * part.shape[3]
+        chosen = torch.randperm(height * width, generator=generator(0, f"{phase} {height} {width}"))[:count]
+        chosen = chosen[torch.randperm(count, generator=generator(order, f"{phase} {height} {width}"))]
+        part.copy_(old.flatten(2)[:, :, chosen].unflatten(2, part.shape[2:]))
+    return made
+
+
+class _Run:
+    """One forward pass with noise for every layer's output.
+
+    Args:
+        order: of the pixels between the old ones. old: the source's pass. factors: as in `misplaced`.
+    """
+
+    def __init__(
+        self, model: nn.Module, order: int, old: "_Run | None" = None, factors: AbstractSet[Pair] = frozenset()
+    ) -> None:
+        self.model, self.order, self.old, self.factors = model, order, old, factors
+        self.seen: list[tuple[Place, list[Tensor]]] = []
+        """Maps, (B, C, h, w) or (B, h, w, C); of a dilated CNN the old pixels, or nothing where a map has not grown."""
+        self.whole = True
+        """Whether every grown map has all pixels between the old ones."""
+        self.misfit: Place | None = None
+        """Where a map has grown by other factors, if it has."""
+        self._areas: set[Pair] = set()
+        self.layers: list[str] = [name for name, one in model.named_modules() if _is_layer(one)]
+        """Those whose outputs are noise; a layer in the place of another may have several in it."""
+        if old is not None:
+            self.layers = old.layers
+
+    @torch.no_grad()
+    def look(self, shape: tuple[int, ...]) -> None:
+        """Run the model on noise of this shape."""
+        image = torch.randn((1, *shape), generator=generator(0, "image"), device="cpu")
+        try:
+            with self._hooked():
+                output = functional_call(self.model, _values(self.model), (image,))
+            self._see(Place("", input=False), output)
+        except _NotComparable:
+            pass
+
+    @contextmanager
+    def _hooked(self) -> Iterator[None]:
+        handles = []
+        for name in self.layers:
+            layer = self.model.get_submodule(name)
+
+            def before(_: nn.Module, args: Any, named: Any, name: str = name) -> None:
+                self._see(Place(name, input=True), (args, named))
+
+            def after(layer: nn.Module, args: Any, output: Any, name: str = name) -> Any:
+                return self._after(name, layer, output)
+
+            handles.append(layer.register_forward_pre_hook(before, with_kwargs=True))
+            handles.append(layer.register_forward_hook(after))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _see(self, place: Place, value: Any) -> None:
+        """Keep the maps in an input or output."""
+        found = [leaf for leaf in (*tree_leaves(value), *tensors(value)) if isinstance(leaf, Tensor)]
+        maps = [leaf for leaf in dict.fromkeys(found) if _is_map(leaf)]
+        if self.old is None:
+            self.seen.append((place, [one.clone() for one in maps]))
+            return
+        number = len(self.seen)
+        if number >= len(self.old.seen) or self.old.seen[number][0] != place:
+            raise _NotComparable
+        self.seen.append(
+            (place, [self._old_pixels(place, *pair) for pair in zip(self.old.seen[number][1], maps, strict=False)])
+        )
+
+    def _old_pixels(self, place: Place, old: Tensor, new: Tensor) -> Tensor:
+        """The pixels of the old map in a grown one; none of a map that has not grown."""
+        how = grown(old.shape, new.shape, self.factors)
+        if how is None:
+            if self._grew_otherwise(old.shape, new.shape):
+                self.misfit = place
+                raise _NotComparable
+            return new.new_empty(0)
+        rows, columns = (slice(None, None, s) for s in how.factors)
+        sizes = [(old.shape[axis], new.shape[axis]) for axis in how.axes]
+        self.whole &= all(n == s * o for (o, n), s in zip(sizes, how.factors, strict=True))
+        self._areas.add((sizes[0][0] * sizes[1][0], sizes[0][1] * sizes[1][1]))
+        return new.movedim(how.axes, (2, 3))[:, :, rows, columns].movedim((2, 3), how.axes).clone()
+
+    def _grew_otherwise(self, old: torch.Size, new: torch.Size) -> bool:
+        """Whether this is a map, not attention between its pixels, and has grown by factors that are not expected."""
+        return any(
+            all(old[axis] == new[axis] for axis in range(4) if axis not in axes)
+            and all(old[axis] < new[axis] and (old[axis], new[axis]) not in self._areas for axis in axes)
+            for axes in LAYOUTS
+        )
+
+    def _after(self, name: str, layer: nn.Module, output: Any) -> Any:
+        """Keep a layer's output; returns noise in its place, if it is a map that the layer has made."""
+        self._see(Place(name, input=False), output)
+        if isinstance(layer, PASSING) or not _is_map(output):
+            return output
+        seen = self.seen if self.old is None else self.old.seen
+        _, maps = seen[len(self.seen) - 1]
+        if not maps:
+            raise _NotComparable
+        shape = maps[0].shape
+        noise = torch.randn(shape, generator=generator(len(self.seen), name), device="cpu")
+        if shape == output.shape:
+            return noise
+        how = grown(shape, output.shape, self.factors)
+        if how is None:
+            raise _NotComparable
+        return between(noise, output.shape, how, self.order)
+
+
+def _differences(one: _Run, other: _Run) -> set[int]:
+    """The numbers of the places whose maps differ by more than rounding."""
+    return {
+        number
+        for number, ((_, first), (_, second)) in enumerate(zip(one.seen, other.seen, strict=False))
+        if any(_differ(x, y) for x, y in zip(first, second, strict=False))
+    }
+
+
+def _differ(x: Tensor, y: Tensor) -> bool:
+    if x.shape != y.shape or not x.numel():
+        return False
+    x, y = x.nan_to_num(0, 0, 0), y.nan_to_num(0, 0, 0)
+    return bool((x - y).norm() > TOLERANCE * x.norm())
+
+
+def _is_map(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() == 4 and value.is_floating_point()
+
+
+def _is_layer(module: nn.Module) -> bool:
+    return isinstance(module, nn.Conv2d) or next(module.children(), None) is None
+
+
+def _values(model: nn.Module) -> dict[str, Tensor]:
+    """Noise for all parameters and buffers, by name: matrices and filters around 0, in one row; others around 1."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if not tensor.is_floating_point():
+            found[name] = torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
+            continue
+        row = (1, *tensor.shape[1:]) if tensor.dim() > 1 else tensor.shape
+        drawn = torch.rand(row, generator=generator(0, name), device="cpu")
+        drawn = (drawn - 0.5) * (12 / max(1, drawn.numel())) ** 0.5 if tensor.dim() > 1 else drawn + 0.5
+        found[name] = drawn.expand(tensor.shape)
+    return found
