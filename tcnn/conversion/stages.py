@@ -111,6 +111,45 @@ def _pool_before(steps: list[Step], first: int, after: int) -> int:
     return first
 
 
+def keep_reductions_right(model: nn.Module, before: list[Step], after: list[Step]) -> None:
+    """Lower the reductions in the model's `feature_info` where its maps have grown, as timm does for `output_stride`.
+
+    Args:
+        model: without its stride, whose own entries are changed; a feature extractor has two sets of them.
+        before, after: the steps of the model with and without its stride, on images of one size.
+    """
+    seen: set[int] = set()
+    for module in model.modules():
+        info = getattr(module, "feature_info", None)
+        entries = getattr(info, "info", info)
+        if not isinstance(entries, list) or not all(isinstance(e, dict) and "module" in e for e in entries):
+            continue
+        ran = [n for n, entry in enumerate(entries) if _last_run(before, entry["module"]) is not None]
+        for number, entry in enumerate(entries):
+            if id(entry) not in seen and isinstance(entry.get("reduction"), int):
+                seen.add(id(entry))
+                # A convolution that ends the model is no module of its own in torch.fx: NFNet's, for example.
+                end = None if ran and number > max(ran) else entry["module"]
+                entry["reduction"] //= _growth(_map_of(before, end), _map_of(after, end))
+
+
+def _map_of(steps: list[Step], module: str | None) -> tuple[int, ...]:
+    """The shape of the map that a module ends in, or the last one of the model; empty where there is none."""
+    if module is None:
+        maps = [
+            step.output_shape for step in steps if step.output_shape is not None and map_area(step.output_shape) > 1
+        ]
+        return maps[-1] if maps else ()
+    end = _last_run(steps, module)
+    return () if end is None else steps[end].output_shape or ()
+
+
+def _growth(old: tuple[int, ...], new: tuple[int, ...]) -> int:
+    """The factor by which both sides of a map have grown, wherever its channels are; 1 for anything else."""
+    grown = [round(n / o) for o, n in zip(old, new, strict=False) if n > o > 0]
+    return grown[0] if len(old) == len(new) == 4 and len(grown) == 2 and len(set(grown)) == 1 else 1
+
+
 def is_spatial(module: nn.Module) -> bool:
     """Whether the layer is a convolution that looks at more than one pixel."""
     return isinstance(module, nn.Conv2d) and max(module.kernel_size) > 1

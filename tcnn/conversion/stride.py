@@ -94,7 +94,10 @@ def family(model: nn.Module) -> type[nn.Module]:
     name = (getattr(model, "pretrained_cfg", None) or {}).get("architecture")
     if not isinstance(model, WRAPPERS) or not name or not timm.is_model(name):
         return type(model)
-    with torch.device("meta"):
+    try:
+        with torch.device("meta"):
+            return type(timm.create_model(name))
+    except (RuntimeError, NotImplementedError):  # it reads values when it is built
         return type(timm.create_model(name))
 
 

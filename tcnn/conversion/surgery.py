@@ -1,6 +1,7 @@
 """`convert` a CNN into a T-CNN, by a plan that is made once and applied once, and `rebuild` one from its report."""
 
 import dataclasses
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from tcnn.config import ConversionConfig, build
 from tcnn.conversion.carry import copy_with
 from tcnn.conversion.plan import Plan, Replacement, base_model_of, plan_conversion
 from tcnn.conversion.report import ConversionReport, FoldRecord
+from tcnn.conversion.stages import keep_reductions_right
 from tcnn.conversion.stride_one import strideless_layers
 from tcnn.conversion.ties import tie
 from tcnn.conversion.timm_tools import sign
@@ -21,7 +23,7 @@ from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms.positions import Geometry
 from tcnn.models.checks import named, refuse_prepared, refuse_sharded, unwrapped
 from tcnn.models.running import gpsa_layers
-from tcnn.models.trace import check_size
+from tcnn.models.trace import check_size, trace
 
 
 class Conversion(NamedTuple):
@@ -124,6 +126,9 @@ def apply(model: nn.Module, plan: Plan) -> nn.Module:
         else:
             layers[name] = _folded(conv, replacement, replacement.fold)
     made = copy_with(model, layers)
+    if plan.stride.removed and any(hasattr(module, "feature_info") for module in made.modules()):
+        with suppress(RequestError):  # a file's model may run at other sizes only, and then keeps its own
+            keep_reductions_right(made, *(trace(one, plan.config.input_size) for one in (model, made)))
     tie(made, {replacement.name: replacement.tied for replacement in plan.replacements})
     return made
 

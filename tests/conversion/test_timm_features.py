@@ -86,6 +86,42 @@ class TestTimmFeatures:
         assert len(expected) == len(found) == 5
         assert all(relative_error(e, f) < 1e-12 for e, f in zip(expected, found, strict=True))
 
+    @pytest.mark.parametrize(
+        ("name", "feature_cls"),
+        sampled(
+            [
+                *(("test_resnet", kind) for kind in ("list", "dict", "hook", "getter", "fx")),
+                *(("resnet18", kind) for kind in ("list", "getter", "fx")),
+                ("regnety_002", "list"), ("resnetv2_50", "list"), ("efficientnet_b0", "getter"), ("test_nfnet", "fx"),
+                ("mobilenetv3_small_050", "hook"), ("repvgg_a0", "fx"), ("legacy_seresnet18", "list"),
+            ],
+            [("test_resnet", "list"), ("test_resnet", "getter"), ("test_nfnet", "fx"), ("test_resnet", "hook")],
+        ),
+    )  # fmt: skip
+    @pytest.mark.parametrize("stride", ["remove", "dilate"])
+    def test_features_without_the_last_stride_are_the_classifiers(
+        self, name: str, feature_cls: str, stride: str
+    ) -> None:
+        """And `feature_info` says how much smaller than the image they are, as timm's own does with `output_stride`."""
+        cnn = with_random_statistics(seeded_model(name)).eval()
+        source = seeded_model(name, features_only=True, feature_cls=feature_cls).eval()
+        names = match_names(cnn.state_dict(), source.state_dict())
+        source.load_state_dict({there: cnn.state_dict()[own] for there, own in names.items()})
+        reductions = source.feature_info.reduction()
+        whole, report = tcnn.convert(cnn, stride=stride)
+        (converted, own), x = tcnn.convert(source, stride=stride), image(SIZE)
+        assert len(own.layers) == len(report.layers) and len(own.strides_removed) == len(report.strides_removed)
+        with torch.no_grad():
+            found = converted(x)
+            found = list(found.values()) if isinstance(found, dict) else found
+            if not name.startswith("test_nfnet"):  # its last feature is one that forward_intermediates does not give
+                expected = whole.forward_intermediates(x, norm=False, intermediates_only=True)
+                assert relative_error(expected[-1], found[-1]) < 1e-5
+        lower = [SIZE[0] // each.shape[-2] for each in found]
+        assert converted.feature_info.reduction() == lower
+        assert lower[-1] == reductions[-1] // 2 and source.feature_info.reduction() == reductions
+        assert [entry["reduction"] for entry in whole.feature_info][-1] == lower[-1]
+
     def test_gradient_checkpointing(self) -> None:
         def gradients(model: nn.Module) -> dict[str, Tensor]:
             model.zero_grad()

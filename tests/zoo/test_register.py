@@ -118,19 +118,29 @@ def test_a_wrong_option_is_named(option: dict[str, object]) -> None:
         timm.create_model("t_test_resnet", **option)
 
 
-@pytest.mark.parametrize("name", sampled(["test_resnet", "test_efficientnet", "test_convnext"], ["test_efficientnet"]))
+@pytest.mark.parametrize(
+    ("name", "stride"),
+    sampled(
+        [
+            *((name, "keep") for name in ("test_resnet", "test_efficientnet", "test_convnext")),
+            ("test_resnet", "remove"), ("regnety_002", "remove"), ("test_resnet", "dilate"),
+        ],
+        [("test_efficientnet", "keep"), ("test_resnet", "remove")],
+    ),
+)  # fmt: skip
 @torch.no_grad()
-def test_its_features_are_the_classifiers(name: str) -> None:
-    classifier = seeded(f"t_{name}")
+def test_its_features_are_the_classifiers(name: str, stride: str) -> None:
+    classifier = seeded(f"t_{name}", stride=stride)
     image = torch.randn(2, 3, 64, 96)
     expected = classifier.forward_intermediates(image, intermediates_only=True)
-    backbone = timm.create_model(f"t_{name}", features_only=True).eval()
+    backbone = timm.create_model(f"t_{name}", features_only=True, stride=stride).eval()
     weights = {key.replace(".", "_"): tensor for key, tensor in classifier.state_dict().items()}
     for key, tensor in backbone.state_dict().items():  # timm's wrappers write stages.3 as stages_3
         tensor.copy_(weights[key.replace(".", "_")])
     assert len(gpsa_layers(backbone)) == len(gpsa_layers(classifier))
     found = backbone(image)
     assert [feature.shape[1] for feature in found] == backbone.feature_info.channels()
+    assert [64 // feature.shape[2] for feature in found] == backbone.feature_info.reduction()
     assert len(found) == len(expected)
     for ours, theirs in zip(found, expected, strict=True):
         assert torch.equal(ours, theirs)
