@@ -4,7 +4,14 @@ from tcnn.config.base import Frozen, Size, build
 from tcnn.config.conversion import CONTENT, HARD_TEMPERATURE, ConversionConfig, PositionKind
 from tcnn.config.evaluation import VerificationConfig
 from tcnn.config.finetune import FinetuneConfig
-from tcnn.config.presets import PRESETS, assigned, finetune_config, finetune_settings, is_presets_conversion
+from tcnn.config.presets import (
+    PRESETS,
+    assigned,
+    finetune_config,
+    finetune_settings,
+    is_presets_conversion,
+    settings_given,
+)
 
 __all__ = [
     "CONTENT",
@@ -21,4 +28,5 @@ __all__ = [
     "finetune_config",
     "finetune_settings",
     "is_presets_conversion",
+    "settings_given",
 ]

@@ -2,13 +2,14 @@
 
 import copy
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from tcnn.arguments import typed
 from tcnn.config.base import build
 from tcnn.config.conversion import ConversionConfig, as_kept
+from tcnn.config.effects import refuse_without_effect
 from tcnn.config.finetune import FinetuneConfig
 from tcnn.errors import RequestError, one_line
 from tcnn.files import path_of
@@ -92,75 +93,13 @@ def finetune_settings(options: Mapping[str, object], config: FinetuneConfig | No
     return made
 
 
-class _Rule(NamedTuple):
-    """Settings that have an effect only where something holds, and why they have none otherwise."""
-
-    settings: tuple[str, ...]
-    met: Callable[[FinetuneConfig], object]
-    why: str
-
-
-_RULES = (
-    _Rule(
-        ("conversion", "filters", "anneal", "anneal_epochs", "anneal_path", "gate_temperature", "position_temperature",
-         "hold", "content_output_scale", "matching"),
-        lambda config: config.convert, "nothing is converted with convert=false",
-    ),
-    _Rule(
-        ("anneal_epochs", "anneal_path", "gate_temperature", "position_temperature", "hold"),
-        lambda config: config.anneal != "hold", "τ is fixed with anneal=hold; give anneal=warmup as well",
-    ),
-    _Rule(
-        ("anneal_epochs", "anneal_path", "hold"), lambda config: config.anneal != "none",
-        "τ starts at its final value with anneal=none; give anneal=warmup as well",
-    ),
-    _Rule(
-        ("distillation", "distillation_weight", "distillation_temperature"), lambda config: config.teacher,
-        "nothing is distilled without a teacher; give teacher=source as well",
-    ),
-    _Rule(
-        ("distillation_temperature",), lambda config: config.distillation == "soft",
-        "decisions, which distillation=hard matches, have no temperature",
-    ),
-    _Rule(
-        ("color_jitter",), lambda config: not config.auto_augment,
-        "auto_augment takes its place; give auto_augment=null as well",
-    ),
-    _Rule(
-        ("scale", "ratio", "train_interpolation"), lambda config: config.crop_padding is None,
-        "crops of a padded image are not resized; give crop_padding=null as well",
-    ),
-    _Rule(
-        ("mixup_prob",), lambda config: config.mixup or config.cutmix, "nothing is mixed; give mixup or cutmix as well",
-    ),
-    _Rule(
-        ("mixup_switch_prob",), lambda config: config.mixup and config.cutmix,
-        "it chooses between mixup and cutmix; give both as well",
-    ),
-    _Rule(("warmup_lr",), lambda config: config.warmup, "there is no warm-up; give warmup_epochs as well"),
-)  # fmt: skip
-
-
-def refuse_without_effect(config: FinetuneConfig, given: Mapping[str, object], option: str = "") -> None:
-    """Raise `RequestError` for a setting that was given and has no effect in this configuration.
-
-    Those of a preset and of a file may belong to runs of several kinds. `option`: with what they were given.
+def settings_given(config: FinetuneConfig, given: Mapping[str, object], preset: str = "paper") -> tuple[str, ...]:
+    """Names of the settings that were given with another value than the default's and the preset's, which would be
+    theirs without. A `preset` among them counts.
     """
-    for rule in _RULES:
-        for name in rule.settings:
-            if given.get(name) is not None and not rule.met(config):
-                raise RequestError(f"{option}{name}: has no effect, because {rule.why}")
-
-
-def refuse_contradictions(given: Mapping[str, object], options: Mapping[str, object]) -> None:
-    """Raise `RequestError` for a setting of which `--set` says one thing and an option of its own another."""
-    for name, value in options.items():
-        if name in given and not _same(given[name], value):
-            option = f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
-            says = "" if isinstance(value, bool) else f" {json.dumps(value)}"
-            raise RequestError(
-                f"--set {name}={json.dumps(given[name])}: {option}{says} says otherwise; give one of the two"
-            )
+    known = PRESETS[str(given.get("preset") or preset)]
+    defaults = {name: field.default for name, field in FinetuneConfig.model_fields.items() if name in given}
+    return tuple(name for name, own in defaults.items() if getattr(config, name) not in (own, known.get(name, own)))
 
 
 def assigned(assignments: Sequence[str]) -> dict[str, Any]:
@@ -194,12 +133,6 @@ def _merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:
             _merge(into[key], value)
         else:
             into[key] = dict(value) if isinstance(value, Mapping) else value
-
-
-def _same(one: object, other: object) -> bool:
-    """Whether two values are one; a square may be given by its side, and a list in the place of a tuple."""
-    first, second = (value if isinstance(value, list | tuple) else [value, value] for value in (one, other))
-    return list(first) == list(second)
 
 
 def _nested(key: str, value: object) -> dict[str, Any]:

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from tcnn.arguments import typed
-from tcnn.config import FinetuneConfig, finetune_settings
+from tcnn.config import FinetuneConfig, finetune_settings, settings_given
+from tcnn.config.effects import refuse_without_part
 from tcnn.conversion.surgery import convert
 from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import TrainingLoader
@@ -30,6 +31,7 @@ from tcnn.training.preparing.inputs import data_sets, open_data_sets, training_l
 from tcnn.training.preparing.prepare import Start, in_chans, is_checkpoint, prepare, teacher_for
 from tcnn.training.preparing.settings import check_run
 from tcnn.training.recipe.annealing import annealing_notes, annealing_schedule, is_single_value, set_temperatures
+from tcnn.training.recipe.effects import parts_of
 from tcnn.training.recipe.optim import create_optimizer
 from tcnn.training.runs.callbacks import Say
 from tcnn.training.updates.learner import Learner
@@ -123,6 +125,7 @@ def plan(
     run = _Run(train, validation, path_of(out, "out"), target, seconds, say)
     say("building the model")
     start = prepare(model, config, train.class_names, pretrained=False)
+    refuse_without_part(config, settings_given(config, options), parts_of(start.model, config))
     source = _before(model, config, train, start)
     teacher = teacher_for(model, config, pretrained=False)
     made = _planned(run, start, config, teacher, source)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tcnn.arguments import typed
-from tcnn.config import FinetuneConfig, finetune_settings
+from tcnn.config import FinetuneConfig, finetune_settings, settings_given
 from tcnn.data.image_set import ImageSet
 from tcnn.data.sources.opened import Opened
 from tcnn.files import path_of
@@ -88,6 +88,7 @@ def finetune(
     `EnvironmentFailure`.
     """
     config = finetune_settings(options, config)
+    given = settings_given(config, options)
     check_run(
         model, resume=resume, force=force, allow_changes=allow_changes, weights=weights, convert=config.convert,
         both_sets=val is not None and options.get("val_split") is not None,
@@ -109,7 +110,9 @@ def finetune(
             if baseline:
                 baseline_config(config)
                 check_baseline(sources.model)
-            result, sets = train_run(sources, destination, config, processes, own, more=baseline or compare)
+            result, sets = train_run(
+                sources, destination, config, processes, own, more=baseline or compare, given=given
+            )
             cnn = _baseline(sources, destination, config, processes, own, sets) if baseline else None
             device, first = process_device(config.device, processes), processes.first
         if first and (baseline or compare):

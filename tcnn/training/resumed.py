@@ -1,6 +1,6 @@
 """A run that is resumed: where its paths lead from here, what changed since, what it has learned from until then."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,11 @@ class Resumed:
             )
         for change in self._changes:
             say(f"changed: {change}")
+
+    def changed(self, given: Collection[str]) -> list[str]:
+        """Those of the settings that have another value than the run had last."""
+        before, now = with_defaults(self._before.get("config", {})), self._now["config"]
+        return [name for name in given if before.get(name) != now[name]]
 
     def forget_best(self, position: Position) -> bool:
         """Forget the best epoch if it was measured on other images, or at another size, than those to come."""

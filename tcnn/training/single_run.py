@@ -1,7 +1,7 @@
 """One run in its directory, new or resumed: all is opened and checked before the first step, then it is trained."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +20,7 @@ from tcnn.training.preparing.converted import Check
 from tcnn.training.preparing.inputs import DataSets, open_data_sets, training_loader
 from tcnn.training.preparing.prepare import Start, in_chans, prepare, teacher_for
 from tcnn.training.recipe.annealing import annealing_notes
+from tcnn.training.recipe.effects import refuse_idle
 from tcnn.training.recipe.objective import check_teacher
 from tcnn.training.recipe.optim import create_optimizer
 from tcnn.training.record import Sources, leakage_note, run_record, validated_on_training, working_directory
@@ -83,13 +84,14 @@ class Destination(NamedTuple):
 
 def train_run(
     sources: Sources, destination: Destination, config: FinetuneConfig, processes: Processes, callbacks: Callbacks,
-    opened: DataSets | None = None, more: bool = False,
+    opened: DataSets | None = None, more: bool = False, given: Collection[str] = (),
 ) -> tuple[FinetuneResult, DataSets]:  # fmt: skip
     """Fine-tune in a directory; returns the result and the data sets.
 
     Args:
         opened: the data sets, if they are open.
         more: whether something follows the training, which a stop in its last validation stops as well.
+        given: names of settings that are refused if they have no effect on the model (`refuse_idle`).
     """
     started = time.monotonic()
     device = process_device(config.device, processes)
@@ -113,8 +115,7 @@ def train_run(
     resumed = Resumed(run, record, None if point is None else point.position) if resuming else None
     record = record if resumed is None else resumed.record
     loader = training_loader(start, train_set, config, processes, device)
-    # Before an existing run is replaced: an optimizer that cannot be created must not cost it.
-    create_optimizer(start.model, config)
+    _check_settings(start.model, config, given if resumed is None else resumed.changed(given), loader.steps)
     notes = _notes(start, record, train_set, val_set, config, loader.steps, device, config.val_split != asked_split)
     check_tensorboard(config)
     processes.barrier()  # all have looked at the directory before one of them writes to it
@@ -178,6 +179,12 @@ def _teacher(sources: Sources, config: FinetuneConfig, start: Start, class_names
     if teacher is not None:
         check_teacher(teacher, start.model, class_names, start.size)
     return teacher
+
+
+def _check_settings(model: nn.Module, config: FinetuneConfig, given: Collection[str], steps: int) -> None:
+    """Raise `RequestError` before an existing run is replaced: what is refused must not cost it."""
+    create_optimizer(model, config)
+    refuse_idle(model, config, given, steps)
 
 
 def _notes(

@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tcnn.config import PRESETS, FinetuneConfig, is_presets_conversion
+from tcnn.config.effects import refuse_without_effect
 from tcnn.config.evaluation import EvaluationConfig
-from tcnn.config.presets import refuse_without_effect
 from tcnn.errors import RequestError
 from tcnn.training.launch.exchange import batch_size_problem
 from tcnn_api.errors import Refused, quoted

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tcnn.config import HARD_TEMPERATURE, ConversionConfig
+from tcnn.config import HARD_TEMPERATURE, ConversionConfig, FinetuneConfig, settings_given
+from tcnn.config.effects import RATES, Parts, refuse_without_part
 from tcnn.config.evaluation import EvaluationConfig
 from tcnn.config.finetune import DEFAULT_SPLIT
 from tcnn.data.sources.names import canonical
@@ -17,6 +18,10 @@ from tcnn_jobs.model.requests import EvaluateRequest, FinetuneRequest, Transform
 Converting = TransformRequest | FinetuneRequest
 GROUPS = ("noise", "blur", "weather", "digital", "extra")
 """Folders of ImageNet-C, each of several corruptions: in an upload they pass for classes."""
+
+
+WITHOUT_MOMENTUM = "adamw"
+"""The optimizer of all presets. Of others a job would have to load timm to know it."""
 
 
 def check(submission: Submission, resolved: Resolved) -> None:
@@ -35,6 +40,7 @@ def check(submission: Submission, resolved: Resolved) -> None:
         if submission.finetuning.config.init != "default":
             _check_init(submission, submission.finetuning, resolved)
         _check_attention(submission, submission.finetuning, resolved)
+        _check_effects(submission, submission.finetuning, resolved)
         _check_datasets(submission.finetuning, resolved)
     if submission.evaluation is not None:
         _check_corrupted(submission, submission.evaluation, resolved)
@@ -150,6 +156,33 @@ def _check_attention(submission: Submission, finetuning: Finetuning, resolved: R
             f"beside its taps; convert with content_heads {config.conversion.content_heads}, or set config.anneal to "
             "warmup and, on few images, config.gate_temperature and config.position_temperature to 0.25",
         )
+
+
+def _check_effects(submission: Submission, finetuning: Finetuning, resolved: Resolved) -> None:
+    """No setting is given of what the model does not have, as far as that is known without it."""
+    config, asked = finetuning.config, finetuning.asked
+    given = settings_given(config, asked.config, asked.preset)
+    with errors_under(f"{finetuning.prefix}config"):
+        refuse_without_part(config, given, _parts(submission, config, resolved))
+
+
+def _parts(submission: Submission, config: FinetuneConfig, resolved: Resolved) -> Parts:
+    """What the model has that is fine-tuned; what is not known, it may have."""
+    request, momentum = submission.request, config.opt != WITHOUT_MOMENTUM
+    entry, job = resolved.models.get("model"), resolved.jobs.get("job")
+    if isinstance(request, TransformRequest):
+        return Parts(content_heads=request.conversion.content_heads > 0, momentum=momentum)
+    if not config.convert:
+        attentive, known = entry is None or entry.family == "attentive", entry is not None
+        rates = frozenset(RATES if attentive else ())
+        gated = not known or entry.family == "convit"  # type: ignore[union-attr]
+        return Parts(gated, rates, content_heads=False, apart=attentive, momentum=momentum)
+    heads: object = True
+    if "model" in resolved.models:
+        heads = config.conversion.content_heads
+    elif job is not None and job.kind is Kind.TRANSFORM:
+        heads = job.request.get("content_heads", 0)
+    return Parts(content_heads=bool(heads), momentum=momentum)
 
 
 def _check_init(submission: Submission, finetuning: Finetuning, resolved: Resolved) -> None:

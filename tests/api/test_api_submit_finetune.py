@@ -117,6 +117,37 @@ def test_a_setting_without_effect_is_refused(alice: TestClient, upload: Callable
         assert "has no effect, because τ is fixed" in refusal(alice.post(route, json=body), 422, field)["detail"]
 
 
+@pytest.mark.parametrize(
+    ("model", "preset", "config", "why"),
+    [
+        ("resnet18", "quick", {"convert": False, "gating_lr": 5}, "no such weights"),
+        ("resnet18", "quick", {"convert": False, "freeze_gpsa": True}, "the model has no GPSA layers"),
+        ("convit_tiny", "quick", {"convert": False, "output_lr": 1}, "no such weights"),
+        ("resnet18", "paper", {"freeze_gpsa": True, "value_lr": 1}, "frozen with freeze_gpsa=true"),
+        ("resnet18", "paper", {"gating": False, "gating_lr": 5}, "fixed at 0 with gating=false"),
+        ("resnet18", "quick", {"position_lr": 5}, "fixed with anneal=hold"),
+        ("resnet18", "paper", {"content_output_scale": 0.1}, "no content heads"),
+        ("resnet18", "paper", {"momentum": 0.5}, "the optimizer has none"),
+        ("resnet18", "quick", {"convert": False, "gating": True, "freeze_gpsa": False, "gating_lr": 0.05}, None),
+        ("resnet18", "quick", {"convert_at": 1, "freeze_gpsa": True}, None),
+        ("resnet18", "quick", {"content_output_scale": 0.1, "output_lr": 1, "gating": False}, None),
+        ("resnet18", "paper", {"momentum": 0.5, "opt": "sgd", "gating_lr": 1, "position_lr": 1}, None),
+        ("convit_tiny", "quick", {"convert": False, "gating": False, "freeze_gpsa": True}, None),
+        ("cordonnier_quadratic", "cifar", {"convert": False, "position_lr": 1}, None),
+    ],
+)
+def test_a_setting_of_what_the_model_lacks_is_refused(
+    model: str, preset: str, config: dict[str, Any], why: str | None, alice: TestClient, upload: Callable[..., str],
+    refusal: Refusal,
+) -> None:  # fmt: skip
+    body = {"model": model, "pretrained": False, "dataset": upload(**BIG), "preset": preset, "config": config}
+    answer = alice.post("/finetune", json=body)
+    if why is None:
+        assert answer.status_code == 202, answer.text
+    else:
+        assert why in refusal(answer, 422, f"config.{list(config)[-1]}")["detail"]
+
+
 def test_data_sets_that_cannot_be_used(alice: TestClient, upload: Callable[..., str], refusal: Refusal) -> None:
     for name, words in (
         (upload(owner="bob", **BIG), "POST /datasets"),

@@ -74,6 +74,8 @@ class RunRequest(BaseModel):
     data: str
     val: str | None = None
     config: FinetuneConfig = FinetuneConfig()
+    given: tuple[str, ...] = ()
+    """Names of the settings that are refused if they have no effect on the model; others may stand."""
     out: str = "run"
     directory: str = "."
     resume: bool = False

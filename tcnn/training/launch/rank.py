@@ -31,6 +31,7 @@ def finetune_request(request: RunRequest, callbacks: Callbacks) -> "FinetuneResu
             weights=None if request.weights is None else Path(request.weights), names=request.names,
             baseline=request.baseline, compare=request.compare,
             report=callbacks.report, say=callbacks.say, stop=callbacks.stop,
+            **{name: getattr(request.config, name) for name in request.given},
         )  # fmt: skip
 
 

@@ -29,6 +29,11 @@ from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms import kinds
 from tcnn.models.checks import refuse_prepared, unwrapped
 
+RATED = {
+    "gating_param": "gating_lr", "query": "attention_lr", "key": "attention_lr", "value": "value_lr",
+    "proj": "output_lr", **dict.fromkeys(kinds.PARAMETERS, "position_lr"),
+}  # fmt: skip
+"""Parameters of attention layers, and the settings of their learning rates."""
 LOOKAHEAD = "lookahead_step"
 """The counter that timm's Lookahead has among its settings."""
 
@@ -51,12 +56,9 @@ def parameter_groups(model: nn.Module, config: FinetuneConfig | None = None, **o
     model = unwrapped(model)
     refuse_prepared(model, "train")
     config = finetune_settings(options, config)
-    rates = {
-        "gating_param": config.gating_lr, "query": config.attention_lr, "key": config.attention_lr,
-        "value": config.value_lr, "proj": config.output_lr, **dict.fromkeys(kinds.PARAMETERS, config.position_lr),
-    }  # fmt: skip
+    rates = {name: getattr(config, setting) for name, setting in with_own_rate(model).items()}
+    own = {name: rate for name, rate in rates.items() if rate is not None}
     layers = [name for name, module in model.named_modules() if isinstance(module, GPSA2d | SelfAttention2d)]
-    own = {f"{layer}.{name}": rate for layer in layers for name, rate in rates.items() if rate is not None}
     spared = {f"{layer}.{name}" for layer in layers for name in SPARED}
     spared |= set(model.no_weight_decay()) if hasattr(model, "no_weight_decay") else set()  # type: ignore[operator]
     names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -67,6 +69,17 @@ def parameter_groups(model: nn.Module, config: FinetuneConfig | None = None, **o
             by_rate.setdefault(own.get(names[id(parameter)], config.lr), []).append(parameter)
         groups += [{**group, "params": params, "lr": rate} for rate, params in by_rate.items()]
     return groups
+
+
+def with_own_rate(model: nn.Module) -> dict[str, str]:
+    """The parameters that may have a learning rate of their own, by dotted name, and the setting that has it."""
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, GPSA2d | SelfAttention2d)]
+    return {
+        f"{layer}.{name}": RATED[name]
+        for layer, module in layers
+        for name, _ in module.named_parameters(recurse=False)
+        if name in RATED
+    }
 
 
 def create_optimizer(model: nn.Module, config: FinetuneConfig) -> Optimizer:

@@ -101,8 +101,9 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Fine-tune on a data set with the paper's recipe; options, --set, a file or a preset override any part of it."""
-    from tcnn.config import build, finetune_config
-    from tcnn.config.presets import assigned, refuse_contradictions, refuse_without_effect
+    from tcnn.config import build, finetune_config, settings_given
+    from tcnn.config.effects import refuse_contradictions, refuse_without_effect
+    from tcnn.config.presets import assigned
     from tcnn.training.launch.exchange import Placement
     from tcnn.training.preparing.settings import check_run
     from tcnn.zoo.catalogue import cnn_of
@@ -151,7 +152,7 @@ def command(
         request = RunRequest(
             model=model, data=data, val=val, config=settings, out=str(directory), resume=resume, force=force,
             allow_changes=allow_changes, pretrained=pretrained, weights=None if weights is None else str(weights),
-            module=module, baseline=baseline,
+            module=module, baseline=baseline, given=settings_given(settings, chosen, preset),
         )  # fmt: skip
         result = finetune_on(placement, request, Callbacks(report, say))
     if as_json:

@@ -86,8 +86,9 @@ def command(
     Uses random weights, downloads nothing and writes nothing. The plan is for one process. Exit code 4 means that
     there is not enough memory or disk; the output says what would be enough.
     """
-    from tcnn.config import finetune_config
-    from tcnn.config.presets import assigned, refuse_contradictions, refuse_without_effect
+    from tcnn.config import finetune_config, settings_given
+    from tcnn.config.effects import refuse_contradictions, refuse_without_effect
+    from tcnn.config.presets import assigned
     from tcnn.training.preparing.settings import check_run
     from tcnn.zoo.catalogue import cnn_of
 
@@ -113,7 +114,7 @@ def command(
     with console.steps(12 if baseline else 6, quiet=as_json) as step:
         made = plan(
             model, data, val, settings, out or Path("runs") / default_name(model), seconds=seconds, baseline=baseline,
-            say=step,
+            say=step, **{name: getattr(settings, name) for name in settings_given(settings, chosen, preset)},
         )  # fmt: skip
     if as_json:
         console.print_json(made)
