@@ -34,20 +34,30 @@ NONE = StrideRemoval("keep", (), {})
 def strideless_layers(model: nn.Module, removal: StrideRemoval) -> dict[str, nn.Module]:
     """The layers that a stride removal puts into the model, by the dotted name of those that they replace.
 
-    Raises `UnsupportedLayerError` for a layer whose stride cannot be removed, or whose kernel cannot be dilated.
+    None for a model that has lost its stride already: it would be dilated twice.
+
+    Raises `UnsupportedLayerError` for a layer whose stride cannot be removed, or whose kernel cannot be dilated, and
+    for a model without it.
     """
-    way = removal.way
-    if way == "keep":
+    way, modules = removal.way, dict(model.named_modules())
+    if way == "keep" or (removal.removed and all(_is_at_stride_one(modules.get(name)) for name in removal.removed)):
         return {}
     layers: dict[str, nn.Module] = {}
     for name in dict.fromkeys((*removal.removed, *removal.dilated)):
-        layer = model.get_submodule(name)
+        layer = modules.get(name)
+        if layer is None:
+            raise UnsupportedLayerError(f"stride={way}: expected a layer {name} in {type(model).__name__}, found none")
         if name in removal.dilated:
             layer = _dilated(name, layer, removal.dilated[name])
         if name in removal.removed:
             layer = _at_stride_one(name, layer, way)
         layers[name] = layer
     return layers
+
+
+def _is_at_stride_one(layer: nn.Module | None) -> bool:
+    """Whether it is a layer without a stride, or what stands for one that had a stride."""
+    return isinstance(layer, nn.Identity | nn.Sequential) or getattr(layer, "stride", None) in (1, (1, 1))
 
 
 def _twin(layer: nn.Module) -> Any:

@@ -1,5 +1,7 @@
 """`stride="dilate"`: on the pixels of the old map the stage computes what it did, to the last bit or so."""
 
+from pathlib import Path
+
 import pytest
 import timm
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 import tcnn
-from tcnn.errors import RequestError, UnsupportedLayerError
+from tcnn.errors import CheckpointError, RequestError, UnsupportedLayerError
 
 EXACT = [
     "test_resnet",
@@ -92,6 +94,19 @@ def test_is_verified_saved_loaded_and_folded(name: str, tmp_path_factory: pytest
         assert torch.equal(loaded(x), converted.eval()(x))
         folded = tcnn.fold(loaded, randomise=True).model
         assert relative_error(reference(x), folded(x)) <= 1e-5
+
+
+@pytest.mark.parametrize("way", ["dilate", "remove"])
+@torch.no_grad()
+def test_a_source_without_its_stride_is_no_further_dilated(way: str, tmp_path: Path) -> None:
+    """The stage of what was loaded was dilated twice: other outputs, and no word of it."""
+    source = with_random_statistics(seeded_model("test_resnet")).eval()
+    folded = tcnn.fold(tcnn.convert(source, stride=way).model).model.eval()
+    file, x = tcnn.save(folded, tmp_path / "a.safetensors"), image((64, 64))
+    for given in (source, tcnn.without_stride(source, stride=way), folded):
+        assert torch.equal(tcnn.load(file, source=given)(x), folded(x))
+    with pytest.raises(CheckpointError, match=f"stride={way}: expected a layer layer4.* in ByobNet, found none"):
+        tcnn.load(file, source=timm.create_model("test_byobnet"))
 
 
 def test_a_source_with_its_stride_is_said_to_have_it() -> None:
