@@ -108,6 +108,21 @@ def test_one_of_two_blocks_attends_on(lively: Lively, tmp_path: Path) -> None:
     assert "stages.3.0" not in apart(tmp_path / "folded.safetensors"), "what attends stays by itself"
 
 
+@pytest.mark.slow  # as folding
+@pytest.mark.parametrize("when", ["before", "after"])
+@torch.no_grad()
+def test_pruning(when: str, lively: Lively, tmp_path: Path) -> None:
+    source = lively("lcnetv2_small")
+    given = reparameterize_model(source) if when == "before" else source
+    model = tcnn.convert(given, input_size=(48, 64), position="isotropic", temperature=1.0).model
+    layer = next(iter(gpsa_layers(model).values()))
+    layer.gating_param.fill_(1e3)
+    layer.attention_centers[5] = layer.attention_centers[4]
+    pruned, report = tcnn.prune(reparameterize_model(model), config=SHOWN)
+    assert len(report.pruned) == 1
+    comes_back(pruned.eval(), tmp_path)
+
+
 @pytest.mark.parametrize("told", [{"merged": "once"}, {"apart": "{}"}, {"apart": "["}, {"apart": "[3]"}])
 def test_what_nobody_wrote_of_it_is_refused(told: dict[str, str], lively: Lively, tmp_path: Path) -> None:
     tensors, metadata = checkpoint.contents(tcnn.convert(lively()).model)
