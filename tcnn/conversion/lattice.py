@@ -21,11 +21,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.func import functional_call
 from torch.utils._pytree import tree_leaves
 
 from tcnn.layers.terms.positions import Pair
 from tcnn.models.outputs import tensors
+from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import generator
 
 TOLERANCE = 1e-3
@@ -67,6 +69,15 @@ def misplaced(
 
     Raises: what a model raises on an image of this shape.
     """
+    # Whatever is set around: with values, on the CPU, in float32.
+    with unset_fake_temporarily(), torch.device("cpu"), exact_arithmetic(), torch.autocast("cpu", enabled=False):
+        return _first_misplaced(source, dilated, factors, shape)
+
+
+def _first_misplaced(
+    source: nn.Module, dilated: nn.Module, factors: AbstractSet[Pair], shape: tuple[int, ...]
+) -> Place | None:
+    """`misplaced`, where all that counts is set."""
     old = _Run(source, 0)
     old.look(shape)
     new = _Run(dilated, 1, old, factors)
@@ -137,7 +148,7 @@ class _Run:
     @torch.no_grad()
     def look(self, shape: tuple[int, ...]) -> None:
         """Run the model on noise of this shape."""
-        image = torch.randn((1, *shape), generator=generator(0, "image"), device="cpu")
+        image = _noise((1, *shape), 0, "image")
         try:
             with self._hooked():
                 output = functional_call(self.model, _values(self.model), (image,))
@@ -211,7 +222,7 @@ class _Run:
         if not maps:
             raise _NotComparable
         shape = maps[0].shape
-        noise = torch.randn(shape, generator=generator(len(self.seen), name), device="cpu")
+        noise = _noise(shape, len(self.seen), name).to(output.dtype)
         if shape == output.shape:
             return noise
         how = grown(shape, output.shape, self.factors)
@@ -237,7 +248,12 @@ def _differ(x: Tensor, y: Tensor) -> bool:
 
 
 def _is_map(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dim() == 4 and value.is_floating_point()
+    """Whether a value may be a map; in 16 bits, which a model may compute in, rounding is too coarse to tell."""
+    return isinstance(value, Tensor) and value.dim() == 4 and value.dtype in (torch.float32, torch.float64)
+
+
+def _noise(shape: tuple[int, ...], seed: int, name: str) -> Tensor:
+    return torch.randn(shape, generator=generator(seed, name), dtype=torch.float32)
 
 
 def _is_layer(module: nn.Module) -> bool:
@@ -249,10 +265,10 @@ def _values(model: nn.Module) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if not tensor.is_floating_point():
-            found[name] = torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
+            found[name] = torch.zeros(tensor.shape, dtype=tensor.dtype)
             continue
         row = (1, *tensor.shape[1:]) if tensor.dim() > 1 else tensor.shape
-        drawn = torch.rand(row, generator=generator(0, name), device="cpu")
+        drawn = torch.rand(row, generator=generator(0, name), dtype=torch.float32)
         drawn = (drawn - 0.5) * (12 / max(1, drawn.numel())) ** 0.5 if tensor.dim() > 1 else drawn + 0.5
         found[name] = drawn.expand(tensor.shape)
     return found

@@ -1,12 +1,14 @@
 """`stride="dilate"` is refused wherever the pixels of the old map would not be what they were, whatever the cause."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from nets import image, meta_model, relative_error, seeded_model
 from sampled import sampled
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 import tcnn
@@ -82,6 +84,36 @@ def test_at_the_end_of_a_forward_pass_too() -> None:
 
     with pytest.raises(UnsupportedLayerError, match=r"^stride=dilate: a function at the end, such as "):
         tcnn.convert(Decoded(same), stride="dilate", input_size=SIZE)
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        lambda: torch.device("meta"), lambda: torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode,
+        lambda: FakeTensorMode(allow_non_fake_inputs=True),
+    ],
+    ids=["meta", "autocast", "inference", "fake"],
+)  # fmt: skip
+def test_what_is_set_around_the_conversion_changes_nothing(context: Callable[[], Any]) -> None:
+    with context():
+        fine, mixed = Head(excited), Head(lambda x: F.avg_pool2d(x, 3, 1, 1))
+        assert tcnn.without_stride(fine, stride="dilate", input_size=SIZE)
+        with pytest.raises(UnsupportedLayerError, match="a function before layers"):
+            tcnn.without_stride(mixed, stride="dilate", input_size=SIZE)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_nor_does_the_default_dtype_or_coarse_arithmetic(dtype: torch.dtype) -> None:
+    before = torch.get_default_dtype(), torch.get_float32_matmul_precision()
+    try:
+        torch.set_default_dtype(dtype)
+        torch.set_float32_matmul_precision("medium")
+        assert tcnn.without_stride(Head(excited), stride="dilate", input_size=SIZE)
+        with pytest.raises(UnsupportedLayerError, match="a function before layers"):
+            tcnn.without_stride(Head(lambda x: F.avg_pool2d(x, 3, 1, 1)), stride="dilate", input_size=SIZE)
+    finally:
+        torch.set_default_dtype(before[0])
+        torch.set_float32_matmul_precision(before[1])
 
 
 ALLOWED: dict[str, tuple[Callable[[Tensor], Tensor], list[nn.Module]]] = {
