@@ -53,7 +53,7 @@ def test_the_explorer_shows_maps_though_every_request_reaches_another_server(
         expect(
             page.get_by_text("Every request reaches another server, so the picture is sent with each")
         ).to_be_visible(timeout=SLOW)
-        expect(page.locator("#place")).to_contain_text("row 4 of 5, column 4 of 5", timeout=SLOW)
+        expect(page.locator("#place")).to_contain_text("row 3 of 5, column 3 of 5", timeout=SLOW)
         assert passed == [
             ("POST", first, 201), ("GET", second, 404), ("POST", first, 201), ("GET", second, 404),  # lost twice
             ("POST", first, 201),  # with its maps
@@ -61,7 +61,7 @@ def test_the_explorer_shows_maps_though_every_request_reaches_another_server(
         stage = page.get_by_role("application")
         stage.focus()
         page.keyboard.press("ArrowUp")
-        expect(page.locator("#place")).to_contain_text("row 3 of 5, column 4 of 5")
+        expect(page.locator("#place")).to_contain_text("row 2 of 5, column 3 of 5")
         assert passed[5:] == [("POST", second, 201)]
         with page.expect_response(re.compile("maps=true")):
             page.get_by_label("Your own picture").set_input_files(colours(tmp_path) / "red" / "0.png")
@@ -78,7 +78,7 @@ def test_a_picture_that_is_forgotten_once_is_sent_once_more(
     first, second = servers
     with balanced(first, second, second, second, second) as (url, passed):
         page = open_page(f"{url}/#/jobs/{converted}/attention")
-        expect(page.locator("#place")).to_contain_text("row 4 of 5, column 4 of 5", timeout=SLOW)
+        expect(page.locator("#place")).to_contain_text("row 3 of 5, column 3 of 5", timeout=SLOW)
         assert passed == [
             ("POST", first, 201), ("GET", second, 404), ("POST", second, 201), ("GET", second, 200),
         ]  # fmt: skip
