@@ -41,6 +41,7 @@ def lost(page: Any) -> Any:
     return page.get_by_role("status").filter(has_text="Connection lost")
 
 
+@pytest.mark.slow
 def test_a_key_is_given_when_it_is_back(server: Mortal, open_page: Open) -> None:
     """What was written into the dialog stays there; the line that it was away goes."""
     page = open_page(server.url)
@@ -70,6 +71,7 @@ def test_whose_key_it_is_is_asked_again(server: Mortal, open_page: Open) -> None
     expect(page.get_by_role("button", name="Key")).to_have_text("Key of local")
 
 
+@pytest.mark.slow
 def test_the_explorer_goes_on_when_it_is_back(server: Mortal, story: Story, open_page: Open) -> None:
     """Opened while the server was away, and asked for a place as it died."""
     page = opened(open_page, f"{server.url}/#/system")
@@ -136,6 +138,7 @@ def test_a_name_is_kept_when_it_is_back(server: Mortal, story: Story, open_page:
     assert story.house.store.get(job).name == f"the one {done}"
 
 
+@pytest.mark.slow
 def test_tags_are_kept_though_the_table_was_left(server: Mortal, story: Story, open_page: Open) -> None:
     """To go away is to keep what was written, as it always is; what is written further is not kept half."""
     page = opened(open_page, f"{server.url}/#/runs")

@@ -56,6 +56,7 @@ def jobs(server: Server) -> set[str]:
         return {job["id"] for job in client.get("/jobs?limit=100").json()["data"]}
 
 
+@pytest.mark.slow
 def test_lists_that_could_not_be_had_are_filled_when_it_is_back(
     server: Mortal, story: Faults, open_page: Open, uploaded: Upload, beside: Upload
 ) -> None:

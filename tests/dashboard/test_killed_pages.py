@@ -88,7 +88,8 @@ def test_what_was_opened_while_it_was_away_is_there_when_it_is_back(
     expect(file).to_have_text("before-after.json")
 
 
-@pytest.mark.parametrize("which", ["compare", pytest.param("jobs", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["compare", "jobs"])
 def test_to_try_again_in_vain_does_not_lose_the_page(server: Mortal, story: Story, open_page: Open, which: str) -> None:
     """As a reload would, after which nothing of the page is left that could notice that the server is back."""
     page = opened(open_page, f"{server.url}/#/system")
@@ -184,6 +185,7 @@ def test_an_answer_that_breaks_off_is_asked_for_again(server: Mortal, story: Sto
     expect(page.locator("mark")).to_have_text("the last")
 
 
+@pytest.mark.slow
 def test_behind_a_proxy_it_is_as_far_away(server: Mortal, story: Story, open_page: Open, tmp_path: Path) -> None:
     """Pages say so and go on by themselves: a stream, what is asked for meanwhile, a list of a form, and an upload."""
     (tmp_path / "pets.zip").write_bytes(pictures(broken=False))

@@ -57,6 +57,7 @@ def test_merged_before(name: str, lively: Lively, tmp_path: Path) -> None:
     comes_back(found, tmp_path)
 
 
+@pytest.mark.slow
 def test_merged_before_and_given_other_classes(lively: Lively, tmp_path: Path) -> None:
     """What timm recorded of its classifier is not what it is, and the rest is merged nevertheless."""
     model: Any = tcnn.convert(reparameterize_model(lively("lcnetv2_small", num_classes=5)), input_size=(48, 64)).model

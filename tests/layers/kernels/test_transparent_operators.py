@@ -107,7 +107,7 @@ def written(nodes: Nodes) -> list[object]:
     ("form", "side", "kernels"),
     [
         pytest.param("same pixels", 14, [["grads", "sums"]], marks=pytest.mark.slow),
-        ("strided", 14, [["grads", "sums"]]),
+        pytest.param("strided", 14, [["grads", "sums"]], marks=pytest.mark.slow),
         pytest.param("same pixels", 32, [["expected", "grads", "sums"], ["grads"]], marks=pytest.mark.slow),
     ],
 )
