@@ -97,7 +97,7 @@ def family(model: nn.Module) -> type[nn.Module]:
     try:
         with torch.device("meta"):
             return type(timm.create_model(name))
-    except (RuntimeError, NotImplementedError):  # it reads values when it is built
+    except RuntimeError:  # it reads values when it is built
         return type(timm.create_model(name))
 
 
