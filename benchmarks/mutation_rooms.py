@@ -56,7 +56,7 @@ ROOMS = {
         ),
     ),
     "conversion": Room(
-        tuple(f"tcnn/conversion/{name}.py" for name in ("plan", "surgery", "stride", "stride_one")),
+        ("tcnn/conversion/plan.py", "tcnn/conversion/surgery.py", "tcnn/conversion/strides"),
         tests("conversion", "plan", "surgery", "stride", "dilate"),
         (
             *tests("conversion", "carry", "select", "ties", "named_models", "content_heads", "content_scope"),

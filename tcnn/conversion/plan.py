@@ -13,8 +13,8 @@ from torch import nn
 from tcnn.config import ConversionConfig, PositionKind
 from tcnn.conversion.report import STANDARDISATION_ENDED, ConversionReport, FoldRecord, LayerReport, SkippedLayer
 from tcnn.conversion.selection import select
-from tcnn.conversion.stride import remove_stride
-from tcnn.conversion.stride_one import NONE, StrideRemoval
+from tcnn.conversion.strides.layers import NONE, StrideRemoval
+from tcnn.conversion.strides.removal import remove_stride
 from tcnn.conversion.ties import ties
 from tcnn.errors import RequestError
 from tcnn.layers.filters import geometry_of, is_standardised

@@ -13,7 +13,7 @@ from tcnn.conversion.carry import copy_with
 from tcnn.conversion.plan import Plan, Replacement, base_model_of, plan_conversion
 from tcnn.conversion.report import ConversionReport, FoldRecord
 from tcnn.conversion.stages import keep_reductions_right
-from tcnn.conversion.stride_one import strideless_layers
+from tcnn.conversion.strides.layers import strideless_layers
 from tcnn.conversion.ties import tie
 from tcnn.conversion.timm_tools import sign
 from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 import tcnn
-from tcnn.conversion.lattice import Grown, between
+from tcnn.conversion.strides.lattice import Grown, between
 from tcnn.errors import UnsupportedLayerError
 
 SIZE = (36, 36)

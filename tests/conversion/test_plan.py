@@ -13,7 +13,7 @@ import tcnn
 from tcnn.config import ConversionConfig
 from tcnn.conversion.plan import Plan, plan_conversion
 from tcnn.conversion.report import FoldRecord
-from tcnn.conversion.stride_one import NONE, StrideRemoval
+from tcnn.conversion.strides.layers import NONE, StrideRemoval
 from tcnn.conversion.surgery import apply, rebuild, strideless, unconverted
 from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError
 from tcnn.layers.terms.positions import Geometry

@@ -25,7 +25,7 @@ from timm.models.resnet import BasicBlock, Bottleneck, downsample_avg, downsampl
 from torch import Tensor, nn
 
 import tcnn
-from tcnn.conversion.stride import growth
+from tcnn.conversion.strides.dilation import growth
 from tcnn.errors import RequestError, UnsupportedLayerError
 from tcnn.models.trace import trace
 

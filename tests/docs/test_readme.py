@@ -17,7 +17,7 @@ from safetensors import safe_open
 import tcnn
 from tcnn.checkpoints import checkpoint
 from tcnn.config import ConversionConfig, VerificationConfig
-from tcnn.conversion.stride import KNOWN_FAMILIES
+from tcnn.conversion.strides.removal import KNOWN_FAMILIES
 from tcnn.layers import filters
 from tcnn.workflows.pipeline import Source
 from tcnn.zoo import catalogue

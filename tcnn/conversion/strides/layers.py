@@ -1,6 +1,6 @@
 """Convolutions and pools at stride 1, or with a dilated kernel, for a stage that loses its stride.
 
-Each shares its weights with the layer that it replaces. Which layers need one is decided in `stride`.
+Each shares its weights with the layer that it replaces. Which layers need one is decided in `removal` and `dilation`.
 """
 
 from collections.abc import Mapping
@@ -9,12 +9,14 @@ from typing import Any, Literal, NamedTuple
 from timm.layers import BlurPool2d
 from torch import nn
 
+from tcnn.conversion.carry import copy_with
 from tcnn.errors import UnsupportedLayerError
 from tcnn.layers.filters import padding_of, pair, unknown
 from tcnn.layers.terms.positions import Pair
+from tcnn.models.trace import Step, meta_copy, trace
 
 Way = Literal["remove", "dilate"]
-"""How a stage loses its stride: as in the paper, or à trous (see `stride`)."""
+"""How a stage loses its stride: as in the paper, or à trous (see `dilation`)."""
 
 
 class StrideRemoval(NamedTuple):
@@ -53,6 +55,32 @@ def strideless_layers(model: nn.Module, removal: StrideRemoval) -> dict[str, nn.
             layer = _at_stride_one(name, layer, way)
         layers[name] = layer
     return layers
+
+
+def steps_without(model: nn.Module, removal: StrideRemoval, size: Pair | None) -> list[Step]:
+    """The steps of the model without its stride; raises `UnsupportedLayerError` where it does not run without."""
+    layers = strideless_layers(model, removal)
+    try:
+        return trace(copy_with(meta_copy(model), layers), size)
+    except Exception as error:
+        raise UnsupportedLayerError(
+            f"stride={removal.way}: {type(model).__name__} does not run without its last stride; use stride=keep"
+        ) from error
+
+
+def shared(way: str, name: str) -> UnsupportedLayerError:
+    """One layer, run more than once, cannot have two strides or dilations."""
+    return UnsupportedLayerError(
+        f"stride={way}: {name}: runs more than once, on maps that do not all grow alike (give each call a layer of its "
+        "own); use stride=keep"
+    )
+
+
+def stride_of(layer: nn.Module) -> int | Pair:
+    """A layer's stride; that of a pool which states none is its kernel's size, as in `nn.LPPool2d`."""
+    own = getattr(layer, "stride", 1)
+    found: int | Pair = getattr(layer, "kernel_size", 1) if own is None else own
+    return found
 
 
 def _is_at_stride_one(layer: nn.Module | None) -> bool:
