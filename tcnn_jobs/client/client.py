@@ -29,6 +29,8 @@ from tcnn_jobs.model.jobs import TERMINAL
 
 STATES = frozenset({"progress", "away", "back"})
 """Messages of a stream that are no events: how far the job is, and whether the server's database answers."""
+LINKS = 8
+"""How often a link is made anew whose secret was lost with the server's answer."""
 OCTETS = {"Content-Type": "application/octet-stream"}
 
 
@@ -109,15 +111,19 @@ class Client:
         """Make a link that shows a job to whoever has it: `page` below the server's URL, `secret` in place of a key.
 
         Both are None for a `key` that was used before: the server does not store secrets. Without one, a link whose
-        secret was lost with the answer is revoked, and another one made.
+        secret was lost with the answer is revoked, and another one made, `LINKS` times at most.
         """
-        while True:
+        for _ in range(LINKS):
             made = self._server.json(
                 "POST", f"/jobs/{_part(job)}/shares", json={"days": days}, headers=once(key), has="page"
             )
             if made["page"] is not None or key is not None:
                 return made
             self.unshare(job, made["id"])
+        raise ServerFailure(
+            f"the answer to POST /jobs/{job}/shares, which holds the link's secret, was lost {LINKS} times on its way "
+            "from the server; no link was left behind"
+        )
 
     def shares(self, job: str) -> Json:
         """The links to a job that are valid: `data`."""

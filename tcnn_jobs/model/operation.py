@@ -91,8 +91,8 @@ class Statistics(Model):
     """kind → outcome → (jobs, seconds that they ran), since the store was made; deleted jobs stay counted."""
     workers: tuple[WorkerInfo, ...] = ()
     """Those that have been heard of in the last hour; `heartbeat_at` is here the age in seconds."""
-    slots: dict[str, tuple[int, int]] = Field(default_factory=dict)
-    """Of the workers that are present: worker → (slots, slots that its running jobs take)."""
+    slots: dict[str, tuple[int, int, int]] = Field(default_factory=dict)
+    """Of the workers that are present: worker → (slots, slots that its running jobs take, jobs that wait there for slots)."""
 
 
 class Actor(Model):

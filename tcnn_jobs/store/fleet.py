@@ -147,10 +147,11 @@ def heard(connection: Connection, seconds: float) -> list[WorkerInfo]:
     return [_as_worker(row).model_copy(update={"heartbeat_at": max(0.0, row.age)}) for row in rows]
 
 
-def slots(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Slots of every worker that is present, and how many of them its running jobs take."""
+def slots(connection: Connection) -> dict[str, tuple[int, int, int]]:
+    """Slots of every worker that is present, how many of them its running jobs take, and how many jobs wait there."""
     load = _load(connection)
-    return {row.name: (row.slots, load.get(row.name, NOTHING).busy) for row in connection.execute(_SLOTS)}
+    rows = ((row, load.get(row.name, NOTHING)) for row in connection.execute(_SLOTS))
+    return {row.name: (row.slots, own.busy, own.waiting) for row, own in rows}
 
 
 class Load(NamedTuple):

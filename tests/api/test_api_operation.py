@@ -158,7 +158,7 @@ def test_metrics_are_the_queues(alice: TestClient, service: Service, make: Make)
     assert value("tcnn_job_seconds_sum", kind="transform", outcome="succeeded") > 0
     assert 0 <= value("tcnn_worker_heartbeat_age_seconds", worker="w1", host="here", version="0.1") < 60
     assert value("tcnn_worker_slots", worker="w1") == 2
-    assert value("tcnn_slots_busy", worker="w1") == 0
+    assert value("tcnn_slots_busy", worker="w1") == value("tcnn_jobs_at_worker_waiting", worker="w1") == 0
     assert {
         (dict(labels)["kind"], dict(labels)["outcome"]) for name, labels in found if name == "tcnn_job_seconds_count"
     } == {(kind, outcome) for kind in Kind for outcome in TERMINAL}, "a first failure is an increase, from 0"

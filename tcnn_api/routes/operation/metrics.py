@@ -83,6 +83,7 @@ def _workers(statistics: Statistics) -> list[Metric]:
     )
     slots = GaugeMetricFamily("tcnn_worker_slots", "Slots of a worker that is present.", labels=("worker",))
     busy = GaugeMetricFamily("tcnn_slots_busy", "Slots that its running jobs take.", labels=("worker",))
+    waiting = GaugeMetricFamily("tcnn_jobs_at_worker_waiting", "Its jobs that wait for its slots.", labels=("worker",))
     labels = ("worker", "gpu", "name")
     used = GaugeMetricFamily("tcnn_gpu_memory_used_bytes", "Memory in use, by anybody.", labels=labels)
     total = GaugeMetricFamily("tcnn_gpu_memory_total_bytes", "Memory of a GPU.", labels=labels)
@@ -93,7 +94,8 @@ def _workers(statistics: Statistics) -> list[Metric]:
             if "memory_total" in gpu:
                 used.add_metric(place, gpu["memory_used"])
                 total.add_metric(place, gpu["memory_total"])
-    for name, (all_of_them, taken) in statistics.slots.items():
+    for name, (all_of_them, taken, held) in statistics.slots.items():
         slots.add_metric((name,), all_of_them)
         busy.add_metric((name,), taken)
-    return [age, slots, busy, used, total]
+        waiting.add_metric((name,), held)
+    return [age, slots, busy, waiting, used, total]

@@ -35,6 +35,7 @@ def test_a_wide_job_goes_to_the_worker_that_comes_with_room(house: House) -> Non
     house.step_until(busy, lambda: "message" in house.kinds(wide))
     (load,) = house.store.workers()
     assert (load.busy, load.waiting) == (1, 1), "it has two slots, of which a job that waits takes none"
+    assert house.store.statistics().slots[load.info.name] == (2, 1, 1), "as the metrics say"
     idle = house.worker("event('ready'); wait_for_stop()", slots=2)
 
     def both() -> bool:

@@ -93,7 +93,7 @@ def test_slots_of_those_who_are_present(store: Store) -> None:
     store.enqueue(new())
     hold(store.claim("killed"))
     _silent(store, "killed", 61)
-    assert store.statistics().slots == {"w1": (2, 2), "w2": (2, 0)}
+    assert store.statistics().slots == {"w1": (2, 2, 0), "w2": (2, 0, 0)}
     assert [worker.name for worker in store.statistics().workers] == ["killed", "w1", "w2"]
 
 
