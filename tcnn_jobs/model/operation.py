@@ -92,7 +92,7 @@ class Statistics(Model):
     workers: tuple[WorkerInfo, ...] = ()
     """Those that have been heard of in the last hour; `heartbeat_at` is here the age in seconds."""
     slots: dict[str, tuple[int, int, int]] = Field(default_factory=dict)
-    """Of the workers that are present: worker → (slots, slots that its running jobs take, jobs that wait there for slots)."""
+    """Of the workers that are present: worker → (slots, slots that its running jobs take, jobs that wait for slots)."""
 
 
 class Actor(Model):
