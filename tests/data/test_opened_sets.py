@@ -19,6 +19,17 @@ datasets = pytest.importorskip("datasets")
 CLASSES = ("blue", "green", "red")
 
 
+class Turned(Subset[Any]):
+    """Images of another, lying on their side."""
+
+    def __getitem__(self, index: int) -> Any:
+        image, target = super().__getitem__(index)
+        return image.rotate(90, expand=True), target
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
 class Greys(Dataset[Any]):
     """One of one's own: twenty greys in two classes."""
 
@@ -45,6 +56,11 @@ def rows(folder: Path) -> Any:
     return datasets.Dataset.from_dict({"image": [str(file) for file in files], "label": labels}, features=kinds)
 
 
+def with_transform(data: Any) -> Any:
+    data.transform = Image.Image.copy
+    return data
+
+
 def pixels(data: ImageSet) -> list[tuple[bytes, int]]:
     return [(image.tobytes(), target) for image, target in map(data.load, range(len(data)))]
 
@@ -65,6 +81,57 @@ def test_parts_keep_their_order_and_classes(folder: Path) -> None:
     assert pixels(part) == [pixels(whole)[place] for place in (25, 5, 12)]
     assert part.filename(0) == whole.filename(25)
     assert part.stamp(0) == whole.stamp(25)
+
+
+def test_images_that_were_thrown_out(folder: Path) -> None:
+    """Of an ImageFolder whose lists were filtered, the images were other ones than the classes."""
+    data = ImageFolder(str(folder))
+    kept = [place for place, (_, target) in enumerate(data.samples) if target or place < 3]
+    data.samples, whole = [data.samples[place] for place in kept], pixels(open_dataset(data))
+    with pytest.raises(RequestError, match=r"expected a class for each of 23 images, found targets of \(30,\)"):
+        open_dataset(data)
+    data.targets = [data.targets[place] for place in kept]
+    assert pixels(open_dataset(data)) == [whole[place] for place in kept]
+    assert pixels(open_dataset(Subset(data, [5, 0]))) == [whole[kept[5]], whole[0]]
+    data.targets[4] = 0
+    with pytest.raises(RequestError, match=r"image 4 has the class 1, and targets\[4\] is 0; where images or classes"):
+        open_dataset(data)
+
+
+def test_files_elsewhere(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside those under its root, an ImageFolder was given the files of another, by relative paths."""
+    monkeypatch.chdir(colours(tmp_path / "more").parent)
+    data, more = ImageFolder(str(folder)), ImageFolder("more")
+    expected = pixels(open_dataset(data)) + pixels(open_dataset(more))
+    data.samples, data.targets = data.samples + more.samples, data.targets + more.targets
+    assert pixels(open_dataset(data)) == expected
+
+
+def test_how_a_set_opens_its_images(folder: Path, rows: Any) -> None:
+    """A loader and methods of one's own were passed over."""
+
+    def loader(path: Any) -> Image.Image:
+        return Image.open(path).resize((20, 10))
+
+    def sizes(data: Any) -> set[tuple[int, int]]:
+        opened = open_dataset(data)
+        assert opened.targets.tolist() == [int(data[place][1]) for place in range(len(data))]
+        return {opened.load(place)[0].size for place in range(len(opened))}
+
+    data = ImageFolder(str(folder), loader=loader)
+    assert sizes(data) == sizes(Subset(data, [3, 1])) == {(20, 10)}
+    assert sizes(Turned(data, [29, 1])) == sizes(Subset(Turned(data, range(9)), [4])) == {(10, 20)}
+    grey = open_dataset(rows.cast_column("image", datasets.Image(mode="L"))).load(0)[0]
+    assert grey.tobytes() == open_dataset(rows).load(0)[0].convert("L").convert("RGB").tobytes()
+
+
+def test_a_class_that_is_not_the_listed_one() -> None:
+    data = Greys()
+    data.targets = data.targets.clone()
+    opened = open_dataset(data)
+    data.targets[7] = 1
+    with pytest.raises(RequestError, match=r"^data: image 7 has the class 1, and targets\[7\] is 0; "):
+        [opened.load(place) for place in range(20)]
 
 
 def test_splits_are_found_and_shares_are_held_out(rows: Any) -> None:
@@ -106,6 +173,8 @@ def test_ones_own_is_opened_as_the_model_sees() -> None:
         (lambda folder, rows: TensorDataset(torch.zeros(2, 3, 8, 8)), "expected the name .*TensorDataset"),
         (lambda folder, rows: ImageFolder(str(folder), lambda image: image), "its transform would have no effect"),
         (lambda folder, rows: rows.with_transform(lambda row: row), "its with_transform would have no effect"),
+        (lambda folder, rows: with_transform(Subset(rows, [0])), "its transform would have no effect"),
+        (lambda folder, rows: rows.cast_column("image", datasets.Image(mode="HSV")), "mode RGB or L, found HSV"),
         (lambda folder, rows: rows.to_iterable_dataset(), "is a stream"),
         (lambda folder, rows: rows.remove_columns("label"), "expected an image column and a column `label`"),
         (lambda folder, rows: datasets.DatasetDict(), "has no split at all"),

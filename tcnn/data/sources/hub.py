@@ -3,28 +3,34 @@
 timm's reader takes the names of the columns for granted; here they are found by their type.
 """
 
-import io
 import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy
+from PIL import Image
 
+from tcnn.data.decode import decode
 from tcnn.data.sources.names import choose_split
 from tcnn.data.sources.source import Found, check_indices, number
 from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, one_line, shorten
 from tcnn.hugging_face import offline_if_unreachable, quiet_hub
 
+MODES = {None: False, "RGB": False, "RGBA": False, "L": True, "LA": True}
+"""Modes that a column of images may ask for, and whether its images are made grey."""
+
 
 class HubSource:
     """`Source` of rows of an Arrow table, memory-mapped: worker processes share it."""
 
-    def __init__(self, rows: Any, column: str, spec: str) -> None:
+    def __init__(self, rows: Any, column: str, spec: str, grey: bool) -> None:
         self.rows = rows
         self.column = column
         self.spec = spec
+        self.grey = grey
 
     def filename(self, index: int) -> str:
         # Of itself the path tells no image from another: where the bytes lie in the table it is the last part only.
@@ -35,11 +41,12 @@ class HubSource:
         # By their names the images of all splits, and of what is saved there anew, may be the same.
         return str(self.rows._fingerprint)
 
-    def open(self, index: int) -> BinaryIO:
+    def open(self, index: int) -> BinaryIO | Image.Image:
         image = self.rows[index][self.column]
         if not image:
             raise ValueError("no image in this row")
-        return io.BytesIO(image["bytes"]) if image["bytes"] else Path(image["path"]).open("rb")
+        file = BytesIO(image["bytes"] or Path(image["path"]).read_bytes())
+        return decode(file, "L") if self.grey else file
 
 
 def open_hub(spec: str, split: str) -> Found:
@@ -68,8 +75,14 @@ def rows_found(rows: Any, where: str, chosen: str | None) -> Found:
         columns = ", ".join(rows.features)
         raise RequestError(f"{where}: expected an image column and a column `label`; its columns are {columns}")
     names, labels = _labels(rows, label, where)
+    mode = rows.features[image].mode
+    if mode not in MODES:
+        raise RequestError(
+            f"{where}: expected images of mode RGB or L, found {mode}; give its column another: "
+            f"cast_column({image!r}, datasets.Image(mode='RGB'))"
+        )
     rows = rows.select_columns([image]).cast_column(image, datasets.Image(decode=False))
-    return Found(names, labels, HubSource(rows, image, where), chosen)
+    return Found(names, labels, HubSource(rows, image, where, MODES[mode]), chosen)
 
 
 def _load(datasets: Any, spec: str, split: str, where: str) -> tuple[Any, str | None]:

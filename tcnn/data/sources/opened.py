@@ -1,12 +1,16 @@
 """Data sets that the caller has opened: of Hugging Face's `datasets`, of torchvision's kind, and parts of either.
 
-Their images are read as tcnn reads any: transforms are refused, since training augments and evaluation prepares by the
-model, and a transform would be lost without a word.
+What `data[index]` returns is what is trained on. Images that a data set would itself only open are read from their
+files, as tcnn reads any. Transforms are refused, since training augments and evaluation prepares by the model, and a
+transform would be lost without a word.
 """
 
+import operator
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ import numpy
 from numpy.typing import NDArray
 from PIL import Image
 from torch.utils.data import Subset
+from torchvision.datasets import DatasetFolder, ImageFolder, Places365
 
 from tcnn.data.sources.folder import FolderSource
 from tcnn.data.sources.hub import choose_rows, rows_found
@@ -26,13 +31,17 @@ KINDS = (
     'the name of a data set, as "photos/", one of Hugging Face, or one with `classes` and `targets`, as torchvision\'s '
     "ImageFolder has"
 )
+FILES = {DatasetFolder.__getitem__: "samples", Places365.__getitem__: "imgs"}
+"""The methods of torchvision that call `data.loader` with a file of a list of (file, class), and the list's name."""
+LOADER = signature(ImageFolder).parameters["loader"].default
+"""torchvision's own loader, which opens a file."""
 
 
 class ItemSource:
     """`Source` of a data set that returns (image, class) by index; it is copied to worker processes."""
 
-    def __init__(self, data: Any) -> None:
-        self.data = data
+    def __init__(self, data: Any, labels: NDArray[numpy.int64]) -> None:
+        self.data, self.labels = data, labels
 
     def filename(self, index: int) -> str:
         return f"{type(self.data).__name__}/{index}"
@@ -41,7 +50,11 @@ class ItemSource:
         return None
 
     def open(self, index: int) -> Image.Image:
-        image = self.data[index][0]
+        """Raises `RequestError` for another class than `targets` has: which of them is right is not known."""
+        image, *more = self.data[index]
+        for target in more[:1]:
+            with suppress(TypeError):  # a name of a class, for instance
+                _check_class(operator.index(target), int(self.labels[index]), index)
         if not isinstance(image, Image.Image):
             raise TypeError(f"expected an image of PIL, found {type(image).__name__}")
         return image
@@ -65,9 +78,12 @@ class PartSource:
 
 def open_opened(data: Any, split: str) -> Found:
     """A data set of one of the `KINDS`; raises `RequestError` for anything else, and for one with a transform."""
+    _refuse_transforms(data)
     if isinstance(data, Subset):  # of torch.utils.data.random_split
         whole, places = open_opened(data.dataset, split), numpy.asarray(data.indices, dtype=numpy.int64)
-        return Found(whole.names, whole.labels[places], PartSource(whole.source, places), None)
+        labels = whole.labels[places]
+        as_is = type(data).__getitem__ is Subset.__getitem__
+        return Found(whole.names, labels, PartSource(whole.source, places) if as_is else ItemSource(data, labels), None)
     datasets = sys.modules.get("datasets")  # whoever gives one has imported it
     if datasets is not None and isinstance(data, datasets.Dataset | datasets.DatasetDict):
         rows, chosen = choose_rows(data, split, "data") if isinstance(data, dict) else (data, None)
@@ -79,22 +95,41 @@ def open_opened(data: Any, split: str) -> Found:
     names, targets = getattr(data, "classes", None), getattr(data, "targets", None)
     if not isinstance(names, Sequence) or targets is None or not hasattr(data, "__getitem__"):
         raise RequestError(f"data: expected {KINDS}, found {shorten(repr(data), 80)}")
-    for transform in ("transform", "target_transform", "transforms"):
-        if getattr(data, transform, None) is not None:
-            raise _transformed(transform)
-    labels = numpy.asarray(targets, dtype=numpy.int64)
+    labels = numpy.asarray(targets, dtype=numpy.int64).copy()  # which the caller cannot change
     if labels.shape != (len(data),):
         raise RequestError(f"data: expected a class for each of {len(data)} images, found targets of {labels.shape}")
-    return Found(tuple(map(str, names)), labels, _source(data), None)
+    return Found(tuple(map(str, names)), labels, _source(data, labels), None)
 
 
-def _source(data: Any) -> Source:
-    """Images in files are read as those of folders are, by their paths alone."""
-    files = getattr(data, "imgs", None)
-    if files is None or not hasattr(data, "root"):
-        return ItemSource(data)
-    inside = os.path.join(data.root, "")  # noqa: PTH118
-    return FolderSource(Path(data.root), (str(file).removeprefix(inside) for file, _ in files))
+def _source(data: Any, labels: NDArray[numpy.int64]) -> Source:
+    """Images in files that are only opened are read as those of folders are; all others are asked for one by one."""
+    name = FILES.get(type(data).__getitem__)
+    if name is None or data.loader is not LOADER:
+        return ItemSource(data, labels)
+    listed = getattr(data, name)
+    for index, (_, target) in enumerate(listed):
+        _check_class(int(target), int(labels[index]), index)
+    return FolderSource(Path(data.root), _inside(data.root, (str(file) for file, _ in listed)))
+
+
+def _inside(root: Any, files: Iterable[str]) -> Iterable[str]:
+    """Paths relative to a folder, absolute ones of files elsewhere."""
+    start = os.path.join(root, "")  # noqa: PTH118
+    return (file.removeprefix(start) if file.startswith(start) else os.path.abspath(file) for file in files)  # noqa: PTH100
+
+
+def _check_class(found: int, listed: int, index: int) -> None:
+    if found != listed:
+        raise RequestError(
+            f"data: image {index} has the class {found}, and targets[{index}] is {listed}; where images or classes "
+            "were changed, change both lists alike"
+        )
+
+
+def _refuse_transforms(data: Any) -> None:
+    for name in ("transform", "target_transform", "transforms"):
+        if getattr(data, name, None) is not None:
+            raise _transformed(name)
 
 
 def _transformed(name: str) -> RequestError:
