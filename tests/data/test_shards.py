@@ -169,6 +169,49 @@ def test_names_as_windows_writes_them(tmp_path: Path) -> None:
     assert open_dataset(f"wds/{tmp_path}").class_names == ("cat", "dog", "fox")
 
 
+def test_keys_that_come_again(tmp_path: Path) -> None:
+    """The later samples were left out in silence, here a class."""
+    again = [{**sample, "png": picture(50 + place), "cls": 3} for place, sample in enumerate(samples(4))]
+    path = write(tmp_path / "0.tar", [*samples(4), *again])
+    data = open_dataset(f"wds/{path}")
+    theirs = list(webdataset.WebDataset(str(path), shardshuffle=False).decode("rgb8").to_tuple("png", "cls"))
+    assert data.targets.tolist() == [target for _, target in theirs] == [0, 1, 2, 0, 3, 3, 3, 3]
+    assert all(numpy.array_equal(numpy.asarray(data.load(place)[0]), theirs[place][0]) for place in range(8))
+    assert data.filename(2) == f"{path}/0002.png"
+    assert len({data.filename(place) for place in range(8)}) == 8
+
+
+@pytest.mark.parametrize(
+    ("fields", "targets"),
+    [
+        (["png", "cls0", "png", "cls1"], [0, 1]),
+        (["png", "else", "txt", "cls1"], [1]),
+        (["cls1", "else", "png"], [1]),
+        (["cls0", "txt", "else", "png", "cls1"], [1]),
+        (["png", "cls0", "else", "txt", "cls1"], [0]),
+        (["png", "else", "cls0", "else", "png", "else", "cls1"], None),
+        (["png", "else", "jpg", "else", "cls1"], None),
+        (["png", "else", "png", "cls1"], None),
+    ],
+)
+def test_which_files_are_one_sample(tmp_path: Path, fields: list[str], targets: list[int] | None) -> None:
+    """All of one name but those called else, which part them."""
+    path = write(
+        tmp_path / "0.tar",
+        [
+            {"__key__": "b", "txt": "b"} if field == "else"
+            else {"__key__": "a", "cls": int(field[3])} if field.startswith("cls")
+            else {"__key__": "a", field: "a" if field == "txt" else picture()}
+            for field in fields
+        ],
+    )  # fmt: skip
+    if targets is None:
+        with pytest.raises(RequestError, match=r"0\.tar/a: an image without a label; .* with a label, beside it$"):
+            open_dataset(f"wds/{path}")
+    else:
+        assert open_dataset(f"wds/{path}").targets.tolist() == targets
+
+
 def test_bad_labels(tmp_path: Path) -> None:
     path = tmp_path / "0.tar"
     for fields, message in (

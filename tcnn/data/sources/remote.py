@@ -33,6 +33,8 @@ CONCURRENT_SHARDS = 4
 """Number of shards that are indexed at the same time."""
 CHANGES = ("ETag", "etag", "mtime", "LastModified", "Last-Modified", "last_modified", "updated", "created")
 """What fsspec's stores call that by which a changed object is known; the index of one without is not kept."""
+RULES = 2
+"""Number of the rules of what is an image of a shard: an index that was made by others is not used."""
 _PAUSE = 1.0
 
 
@@ -87,7 +89,7 @@ def _index_shard(url: str, read: Callable[[Any], list[T]], make: Callable[..., T
     files, path = filesystem(url)
     info = retry(url, lambda: files.info(path))
     change = next((str(info[name]) for name in CHANGES if info.get(name)), None)
-    name = hashlib.sha256(json.dumps([url, int(info["size"]), change]).encode()).hexdigest()
+    name = hashlib.sha256(json.dumps([RULES, url, int(info["size"]), change]).encode()).hexdigest()
     cached = _cache_folder() / f"{name}.json"
     try:
         if change is not None:

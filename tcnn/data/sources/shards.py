@@ -1,8 +1,7 @@
 """Read WebDataset shards, on the disk or in object storage, indexed once for random access.
 
-In a shard the files of one sample share their name up to its first dot: `0001.jpg` is the image, `0001.cls` its class,
-a number or a name, or `0001.json` has it under `label`. The webdataset library reads shards as a stream, whose order
-depends on the number of workers and cannot be resumed at a step.
+The webdataset library reads shards as a stream, whose order depends on the number of workers and cannot be resumed at a
+step.
 """
 
 import json
@@ -10,32 +9,21 @@ import re
 from collections.abc import Callable, Sequence
 from glob import glob
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy
 
-from tcnn.data.sources.names import EXTENSIONS, canonical, choose_split, is_junk, sort_key, words
+from tcnn.data.sources.names import canonical, choose_split, is_junk, sort_key, words
 from tcnn.data.sources.remote import RemoteSource, expand_pattern, index_shards, is_remote, read_object
+from tcnn.data.sources.samples import Sample, samples
 from tcnn.data.sources.source import Found, check_indices, number
-from tcnn.data.sources.tar import UNPACK, Member, TarSource, is_compressed, members_of
+from tcnn.data.sources.tar import UNPACK, TarSource, is_compressed
 from tcnn.errors import EnvironmentFailure, RequestError, one_line
 
 Shard = TypeVar("Shard", Path, str)
 
-KEY = re.compile(r"^((?:.*/)?[^./]+)\.([^/]+)$")
-"""Sample and field of a member's name, as webdataset separates them."""
-LABELS = ("cls", "json")
 NUMBER = re.compile(r"-?[0-9]+")
 NAME_FILES = ("classes.txt", "classnames.txt")
-
-
-class Sample(NamedTuple):
-    """An image in a shard: where its `size` bytes begin, and its class as written there."""
-
-    name: str
-    offset: int
-    size: int
-    label: str
 
 
 def open_shards(spec: str, split: str) -> Found:
@@ -142,43 +130,6 @@ def _index(shard: Path) -> list[Sample]:
             return samples(handle, str(shard))
     except OSError as error:
         raise RequestError(f"{shard}: expected an uncompressed, whole tar archive; {one_line(error)}") from error
-
-
-def samples(handle: BinaryIO, shard: str) -> list[Sample]:
-    """Index the samples of one shard in its order. Raises `RequestError` for an image without a label."""
-    fields: dict[str, dict[str, Member]] = {}
-    written: dict[Member, bytes] = {}
-    for member in members_of(handle, shard):
-        match = KEY.match(member.name)
-        if match and not member.folder and not is_junk(member.name):
-            field = match[2].lower()
-            fields.setdefault(match[1], {}).setdefault(field, member)
-            if field in LABELS:  # now that it is near: in a store every way back is a request
-                handle.seek(member.offset)
-                written[member] = handle.read(member.size)
-    found = []
-    for key, parts in fields.items():
-        image = next((member for field, member in parts.items() if f".{field}" in EXTENSIONS), None)
-        if image:
-            label = _label(shard, key, {field: written[parts[field]] for field in LABELS if field in parts})
-            found.append(Sample(image.name, image.offset, image.size, label))
-    return found
-
-
-def _label(shard: str, key: str, written: dict[str, bytes]) -> str:
-    for field, content in written.items():
-        said = content.decode(errors="replace").strip()
-        if field == "cls" and said:
-            return said
-        try:
-            value = json.loads(said)
-        except ValueError:
-            value = None
-        value = value.get("label", value.get("cls")) if isinstance(value, dict) else None
-        if isinstance(value, int | str):
-            return str(value)
-        break
-    raise RequestError(f"{shard}/{key}: an image without a label; expected {key}.cls, or {key}.json with a label")
 
 
 def _names(
