@@ -1,6 +1,7 @@
 """Counts and times as text, as commands, reports and results show them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
+from itertools import chain, count
 from typing import Any
 
 
@@ -17,12 +18,25 @@ def some(count: int, noun: str) -> str:
     return f"{count} {noun}{ending}"
 
 
-def scale(count: float) -> str:
+def scale(number: float) -> str:
     """Format a large count: 1234567 → 1.2 M."""
     for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if count >= limit:
-            return f"{count / limit:.1f} {unit}"
-    return f"{count:g}"
+        if number >= limit:
+            return f"{number / limit:.1f} {unit}"
+    return f"{number:g}"
+
+
+def unused(name: str, known: Container[str]) -> str:
+    """The name, or where it is known already, with the first number that makes it another: a, a 2, a 3."""
+    return next(one for one in chain([name], (f"{name} {number}" for number in count(2))) if one not in known)
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """The names, those that came before with a number: a, b, a 2."""
+    found: list[str] = []
+    for name in names:
+        found.append(unused(name, found))
+    return found
 
 
 def duration(seconds: float) -> str:

@@ -20,11 +20,12 @@ from tcnn.arguments import typed
 from tcnn.checkpoints.opening import open_model
 from tcnn.config.base import sides_of
 from tcnn.errors import RequestError
+from tcnn.formatting import distinct
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms import positions
 from tcnn.layers.terms.positions import Pair
 from tcnn.models.checks import unwrapped
-from tcnn.models.running import usable_device
+from tcnn.models.running import architecture_name, usable_device
 from tcnn.models.trace import input_shape
 
 BATCH = 4
@@ -77,7 +78,8 @@ def inspect(
     for other in against:
         other_name, other_model = _opened(other, place)
         other_pictures = pictures_of(other_model, images, limit, sides)
-        others.append(NonLocality(model=other_name, layers=_layers(other_model, other_pictures, sides)[1]))
+        others.append((other_name, _layers(other_model, other_pictures, sides)[1]))
+    names = distinct([name, *(other_name for other_name, _ in others)])
     return Inspection(
         model=name,
         size=encoded.size,
@@ -86,7 +88,7 @@ def inspect(
         query=query,
         layers=layers,
         pictures=[] if pictures is None else _maps(opened, pictures, query, shown),
-        against=others,
+        against=[NonLocality(model=called, layers=found) for called, (_, found) in zip(names[1:], others, strict=True)],
         notes=[] if pictures is None or pictures.names else [f"{images}: {NOTHING}"],
     )
 
@@ -95,7 +97,7 @@ def _opened(model: nn.Module | str | Path, device: torch.device) -> tuple[str, n
     if not isinstance(model, str | Path):
         model = unwrapped(model)
         report = getattr(model, "conversion_report", None)
-        return getattr(report, "base_model", None) or type(model).__name__, model
+        return getattr(report, "base_model", None) or architecture_name(model), model
     return str(model), open_model(str(model)).to(device)
 
 

@@ -83,6 +83,11 @@ def weights_dtype(model: nn.Module) -> torch.dtype:
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
+def architecture_name(model: nn.Module) -> str:
+    """The name by which timm builds the model; its class's where it has none."""
+    return str((getattr(model, "pretrained_cfg", None) or {}).get("architecture") or type(model).__name__)
+
+
 def place_of(model: nn.Module) -> torch.device:
     """The device of a model's weights; the CPU where it has none."""
     return next((p.device for p in model.parameters()), torch.device("cpu"))

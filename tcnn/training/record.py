@@ -12,6 +12,7 @@ from tcnn.checkpoints.files import record_kept
 from tcnn.config import FinetuneConfig
 from tcnn.data.image_set import ImageSet
 from tcnn.evaluation.held_out import Training, same, trainings_in, trainings_of
+from tcnn.models.running import architecture_name
 from tcnn.training.preparing.prepare import Start
 from tcnn.version import __version__
 
@@ -101,5 +102,5 @@ def _in_order(one: Training, record: Mapping[str, Any]) -> bool:
 
 def _name(source: str | Path | nn.Module) -> str:
     if isinstance(source, nn.Module):
-        return str((getattr(source, "pretrained_cfg", None) or {}).get("architecture") or type(source).__name__)
+        return architecture_name(source)
     return str(source)

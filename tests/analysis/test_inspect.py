@@ -100,12 +100,34 @@ def test_beside_timms_own_models(converted: nn.Module, pictures: Path) -> None:
     vit = timm.create_model("deit_tiny_patch16_224", **options)
     convit = timm.models.convit.ConVit(img_size=64, embed_dim=8, depth=2, num_heads=4, local_up_to_layer=1)
     found = tcnn.inspect(converted, pictures, against=[vit, convit], size=64)
-    assert [other.model for other in found.against] == ["VisionTransformer", "ConVit"]
+    assert [other.model for other in found.against] == ["deit_tiny_patch16_224", "ConVit"]
     deit, con = (other.layers for other in found.against)
     assert [layer.kind for layer in (*deit, *con)] == ["attention", "attention", "convit", "attention"]
     assert deit[0].gate is None
     assert deit[0].prefix == pytest.approx(1 / 17, abs=0.01)  # a fresh DeiT attends evenly: one of 17 tokens
     assert con[0].heads[0].centre == pytest.approx((-0.5, -0.5), abs=1e-5)
+
+
+def test_models_called_alike_are_numbered(converted: nn.Module, lively: Callable[..., nn.Module]) -> None:
+    """A trained model beside the one that it was: each has its own numbers and its own line."""
+    other = tcnn.convert(lively(num_classes=3), temperature=1.0).model
+    found = tcnn.inspect(converted, torch.randn(1, 3, 64, 64), against=[other, other], shown=0)
+    first = found.model
+    assert [one.model for one in found.against] == [f"{first} 2", f"{first} 3"]
+    (lines, texts) = _compared(found)
+    assert texts == [first, f"{first} 2", f"{first} 3"]
+    assert lines[1] == lines[2] != lines[0]
+    older = found.model_copy(
+        update={"against": [one.model_copy(update={"model": first}) for one in found.against]}
+    )  # as an inspect.json of an earlier version has them
+    assert _compared(older) == (lines, texts)
+
+
+def _compared(found: Inspection) -> tuple[list[list[float]], list[str]]:
+    """The lines of the picture of several models, and the names in its legend."""
+    figure = tcnn.plots(found)["non-locality-compared"].figure
+    (legend,) = figure.legends
+    return [list(line.get_ydata()) for line in figure.axes[0].lines], [text.get_text() for text in legend.get_texts()]
 
 
 def test_files_that_are_no_images_are_named(converted: nn.Module, pictures: Path) -> None:

@@ -22,8 +22,10 @@ from PIL import Image
 from sampled import sampled
 
 from tcnn import files
+from tcnn.analysis.pages.curves import charts_of_evaluation
 from tcnn.analysis.plots import centres, gallery, locality, maps, robustness, style, training
 from tcnn.analysis.plots.centres import animate, frames
+from tcnn.analysis.reading.evaluations import EvaluationFile
 from tcnn.errors import OutputError, RequestError
 from tcnn.evaluation.corruptions import CORRUPTIONS
 
@@ -166,6 +168,19 @@ def test_what_there_is_nothing_to_draw_for() -> None:
 def test_non_locality_is_compared_in_shares_of_the_map() -> None:
     layer = made_up.inspection(side=10).layers[0]
     assert locality.relative(layer) == pytest.approx(100 * layer.non_locality.total / 8)  # type: ignore[operator]
+
+
+def test_models_that_get_one_name_keep_lines_of_their_own() -> None:
+    """Two uploads, each called best.safetensors: not one line that goes through the points of both."""
+    rows = tuple(made_up.evaluated(f"ckpt_{n}", top1, size) for n, top1 in ((1, 0.5), (2, 0.7)) for size in (64, 96))
+    found = EvaluationFile(data="ds_1", images=10, rows=rows, trained_on=("ckpt_2", "ckpt_3"))
+    told = found.renamed({"ckpt_1": "best.safetensors", "ckpt_2": "best.safetensors", "ckpt_3": "best.safetensors"})
+    assert told.trained_on == ("best.safetensors 2", "best.safetensors 3")
+    drawn = robustness.resolution(told.rows)
+    assert drawn is not None
+    assert [list(line.get_ydata()) for line in drawn.axes[0].lines] == [[50, 50], [70, 70]]
+    (chart,) = charts_of_evaluation(told.rows)
+    assert [one["name"] for one in chart["series"]] == ["best.safetensors", "best.safetensors 2"]
 
 
 def test_one_epoch_is_a_dot() -> None:

@@ -14,6 +14,7 @@ from tcnn.analysis.plots import centres, locality, maps, robustness, style, trai
 from tcnn.analysis.reading.evaluations import EvaluatedRow, improved
 from tcnn.analysis.records import Inspection
 from tcnn.files import check_output, make_directory, path_of, write_atomically
+from tcnn.formatting import distinct
 
 
 class NamedPlot(NamedTuple):
@@ -90,9 +91,10 @@ def inspection_plots(found: Inspection) -> Iterator[NamedPlot]:
         locality.non_locality(found.layers),
     )
     if found.against:
-        models = {found.model: found.layers} | {other.model: other.layers for other in found.against}
+        models = [(found.model, found.layers), *((other.model, other.layers) for other in found.against)]
+        named = [*zip(distinct(name for name, _ in models), (layers for _, layers in models), strict=True)]
         caption = "How far each layer looks, compared with other models."
-        yield from _if("non-locality-compared", caption, lambda: locality.compared(models))
+        yield from _if("non-locality-compared", caption, lambda: locality.compared(named))
     parts: tuple[maps.Part, ...] = ("combined", "content", "positional")
     for number, picture in enumerate(found.pictures, 1):
         for part in parts:

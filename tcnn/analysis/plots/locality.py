@@ -1,6 +1,6 @@
 """Plot non-locality by layer (ConViT, Eq. 8 and Fig. 5), of one model or several."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -41,10 +41,11 @@ def non_locality(layers: Sequence[Layer]) -> Figure:
     return made
 
 
-def compared(models: Mapping[str, Sequence[Layer]]) -> Figure | None:
+def compared(models: Sequence[tuple[str, Sequence[Layer]]]) -> Figure | None:
     """Plot several models' non-locality against depth, as a share of the map's side, because their maps differ in size.
 
-    None where nothing was measured.
+    Args:
+        models: the layers of each, after its name. None is drawn where nothing was measured.
     """
     made = style.figure(7.5, 3.8)
     ax = style.axes(
@@ -52,7 +53,7 @@ def compared(models: Mapping[str, Sequence[Layer]]) -> Figure | None:
         "mean query–key distance (% of the map's side)",
     )  # fmt: skip
     handles, names = [], []
-    for number, (name, layers) in enumerate(models.items()):
+    for number, (name, layers) in enumerate(models):
         values = [relative(layer) for layer in layers]
         points = [(at, value) for at, value in zip(_depths(len(layers)), values, strict=True) if value is not None]
         if points:

@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError
 
 from tcnn.config.base import Record
 from tcnn.errors import RequestError
+from tcnn.formatting import distinct
 
 
 class EvaluatedScore(Record):
@@ -60,9 +61,11 @@ class EvaluationFile(Record):
     """Models that were trained on some of the images."""
 
     def renamed(self, names: Mapping[str, str]) -> "EvaluationFile":
-        """The same, with other names of the data set and of the models."""
-        rows = tuple(row.model_copy(update={"model": names.get(row.model, row.model)}) for row in self.rows)
-        trained_on = tuple(names.get(model, model) for model in self.trained_on)
+        """The same, with other names of the data set and of the models; of models that are called alike, numbered."""
+        models = list(dict.fromkeys((*(row.model for row in self.rows), *self.trained_on)))
+        called = dict(zip(models, distinct(names.get(model, model) for model in models), strict=True))
+        rows = tuple(row.model_copy(update={"model": called[row.model]}) for row in self.rows)
+        trained_on = tuple(called[model] for model in self.trained_on)
         return self.model_copy(update={"data": names.get(self.data, self.data), "rows": rows, "trained_on": trained_on})
 
 

@@ -4,7 +4,6 @@ import gc
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,9 +36,10 @@ from tcnn.evaluation.comparing.single_images import Looked, changes, mistakes
 from tcnn.evaluation.evaluate import NAMED_UNREADABLE
 from tcnn.evaluation.outcomes import Observer
 from tcnn.evaluation.scores import Evaluation
+from tcnn.formatting import unused
 from tcnn.models.checks import unwrapped
 from tcnn.models.copying import copied
-from tcnn.models.running import place_of, usable_device
+from tcnn.models.running import architecture_name, place_of, usable_device
 from tcnn.models.trace import input_settings, input_shape, output_count, parameter_count
 
 
@@ -113,8 +113,7 @@ def _named(models: object) -> list[tuple[str, nn.Module | None]]:
     for model in given:
         if isinstance(model, nn.Module):
             module = unwrapped(model, only_run=True)
-            own = str((getattr(module, "pretrained_cfg", None) or {}).get("architecture") or type(module).__name__)
-            name = next(name for name in chain([own], (f"{own} {number}" for number in count(2))) if name not in known)
+            name = unused(architecture_name(module), known)
             known.add(name)
             named.append((name, module))
         else:
