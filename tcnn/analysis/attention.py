@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tcnn.analysis.recorded import Grid, Kind, RecordedLayer, record_gpsa2d, record_self_attention
+from tcnn.analysis.recorded import Grid, Kind, RecordedLayer, Recording, record_gpsa2d, record_self_attention
 from tcnn.analysis.timm_attention import patch_grid, record_timm
 from tcnn.conversion.report import refuse_folded
 from tcnn.errors import NoAttentionError, RequestError
@@ -65,7 +65,7 @@ class Encoded:
     output: Any
     """Output of the model."""
     layers: Mapping[str, RecordedLayer] = field(repr=False)
-    """The attention layers by dotted name, in the order in which they run."""
+    """The attention layers by dotted name, in the order in which they run; further passes of one as `name (2)`, …."""
 
     def at(self, query: tuple[float, float]) -> list[AttentionAt]:
         """Attention maps of every layer for a query at (y, x), in shares of the image's height and width.
@@ -96,33 +96,30 @@ def encode(model: nn.Module, images: Tensor) -> Encoded:
     if record is not None:  # heads that went into a convolution cannot be seen any more
         refuse_folded(record, record.base_model, "inspect")
     refuse_prepared(model, "inspect")
-    kept: dict[str, RecordedLayer] = {}
+    recording = Recording()
     own = [name for name, module in model.named_modules() if isinstance(module, GPSA2d | SelfAttention2d)]
     size = images.shape[-2], images.shape[-1]
 
-    def keep(layer: RecordedLayer) -> None:
-        kept[layer.name] = layer
-
     def keep_own(name: str, layer: nn.Module, x: Tensor, _: Tensor) -> None:
         if isinstance(layer, GPSA2d):
-            keep(record_gpsa2d(name, layer, x))
+            recording.keep(record_gpsa2d(name, layer, x))
         elif isinstance(layer, SelfAttention2d):
-            keep(record_self_attention(name, layer, x))
+            recording.keep(record_self_attention(name, layer, x))
 
     with (
         torch.no_grad(),
         evaluating(model),
         watch_layers(model, own, keep_own),
-        record_timm(model, patch_grid(model, size), keep),
+        record_timm(model, patch_grid(model, size), recording.keep),
         told_in_one_line(model, images),
     ):
         output = model(images.to(device=place_of(model), dtype=weights_dtype(model)))
-    if not kept:
+    if not recording.layers:
         raise NoAttentionError(
             f"{type(model).__name__} has no attention to look at: expected GPSA layers (tcnn convert makes them), "
             "those of cordonnier_…, or timm's attention over a map of patches (ViT, DeiT, ConViT)"
         )
-    return Encoded(size, output, kept)
+    return Encoded(size, output, recording.layers)
 
 
 def attention_at(model: nn.Module, images: Tensor, query: tuple[float, float] = (0.5, 0.5)) -> list[AttentionAt]:

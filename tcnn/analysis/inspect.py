@@ -21,7 +21,6 @@ from tcnn.checkpoints.opening import open_model
 from tcnn.config.base import sides_of
 from tcnn.errors import RequestError
 from tcnn.formatting import distinct
-from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms import positions
 from tcnn.layers.terms.positions import Pair
 from tcnn.models.checks import unwrapped
@@ -120,7 +119,7 @@ def _layers(model: nn.Module, pictures: Pictures | None, size: Pair | None) -> t
     rows = []
     for name, layer in encoded.layers.items():
         measures = _unflat(sums[name], layer.factors is not None)
-        rows.append(_layer(layer, measures, model.get_submodule(name), real))
+        rows.append(_layer(layer, measures, real))
     return encoded, rows
 
 
@@ -137,9 +136,9 @@ def _unflat(values: list[Tensor], positional: bool) -> Measures:
     return Measures(far, wide, values[-1])
 
 
-def _layer(layer: RecordedLayer, measures: Measures, module: nn.Module, real: bool) -> Layer:
-    geometry = module.geometry if isinstance(module, GPSA2d) else None
-    heads = [_head(layer, measures, number, geometry, real) for number in range(layer.heads)]
+def _layer(layer: RecordedLayer, measures: Measures, real: bool) -> Layer:
+    geometry = layer.geometry
+    heads = [_head(layer, measures, number, real) for number in range(layer.heads)]
     return Layer(
         name=layer.name,
         kind=layer.kind,
@@ -159,10 +158,9 @@ def _layer(layer: RecordedLayer, measures: Measures, module: nn.Module, real: bo
     )
 
 
-def _head(
-    layer: RecordedLayer, measures: Measures, number: int, geometry: positions.Geometry | None, real: bool
-) -> Head:
+def _head(layer: RecordedLayer, measures: Measures, number: int, real: bool) -> Head:
     facts: dict[str, Any] = {}
+    geometry = layer.geometry
     if geometry is not None and number < geometry.heads:
         facts["tap"] = divmod(number, geometry.kernel_size[1])
         facts["tap_offset"] = positions.tap_offsets(geometry)[number].tolist()

@@ -5,7 +5,8 @@ M = Ho·Wo, q some of the queries.
 """
 
 import math
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms import attention, positions, scopes
 from tcnn.layers.terms.attention import AttentionMaps
 from tcnn.layers.terms.execution import at_least_float32
-from tcnn.layers.terms.positions import Factors, Pair, Quad
+from tcnn.layers.terms.positions import Factors, Geometry, Pair, Quad
 from tcnn.layers.terms.quadratic import Quadratic
 from tcnn.layers.terms.scopes import GLOBAL, Scope
 
@@ -122,6 +123,8 @@ class RecordedLayer:
     """Temperature τ of the gates."""
     scope: Scope = GLOBAL
     """Scope of content attention."""
+    geometry: Geometry | None = None
+    """Geometry of the convolution that a layer of tcnn was; None for others."""
 
     @property
     def heads(self) -> int:
@@ -165,6 +168,22 @@ class RecordedLayer:
         return Maps(content, positional, AttentionMaps(content, positional, self.gate).total)
 
 
+@dataclass
+class Recording:
+    """What is recorded of the attention layers of a model while it runs."""
+
+    layers: dict[str, RecordedLayer] = field(default_factory=dict)
+    """By dotted name, in the order in which they run; later passes of the same layer as `name (2)`, `name (3)`."""
+    _passes: Counter[str] = field(default_factory=Counter)
+
+    def keep(self, layer: RecordedLayer) -> None:
+        """Keep a pass of a layer; each has a map of its own, maybe of another size."""
+        self._passes[layer.name] += 1
+        number = self._passes[layer.name]
+        name = layer.name if number == 1 else f"{layer.name} ({number})"
+        self.layers[name] = replace(layer, name=name)
+
+
 def record_gpsa2d(name: str, layer: GPSA2d, x: Tensor) -> RecordedLayer:
     """Record a tcnn layer on its input (B, C_in, h, w), by the functions of its forward pass."""
     geometry = layer.geometry
@@ -197,6 +216,7 @@ def record_gpsa2d(name: str, layer: GPSA2d, x: Tensor) -> RecordedLayer:
         temperature=layer.position_temperature.item(),
         gate_temperature=layer.gate_temperature.item(),
         scope=layer.scope,
+        geometry=geometry,
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.analysis.measures import circles
-from tcnn.analysis.recorded import RecordedLayer, record_gpsa2d
+from tcnn.analysis.recorded import RecordedLayer, Recording, record_gpsa2d
 from tcnn.conversion.report import ConversionReport, refuse_folded
 from tcnn.errors import RequestError
 from tcnn.layers.gpsa import GPSA2d
@@ -47,15 +47,15 @@ class WithAttention(nn.Module):
 
 def run(model: nn.Module, images: Tensor) -> tuple[Any, list[RecordedLayer]]:
     """The output of a model, and its GPSA layers with their queries and keys, in the order in which they ran."""
-    kept: dict[str, RecordedLayer] = {}
+    recording = Recording()
 
     def keep(name: str, layer: nn.Module, x: Tensor, _: Tensor) -> None:
         if isinstance(layer, GPSA2d):
-            kept[name] = record_gpsa2d(name, layer, x)
+            recording.keep(record_gpsa2d(name, layer, x))
 
     with watch_layers(model, gpsa_layers(model), keep):
         output = model(images)
-    return output, list(kept.values())
+    return output, list(recording.layers.values())
 
 
 def check_attention(model: nn.Module) -> None:
@@ -86,7 +86,7 @@ def describe_layers(model: nn.Module, example: Tensor) -> list[dict[str, Any]]:
             f"the attention maps of one image take {size / 2**20:,.0f} MiB, a page should hold "
             f"{MOST_BYTES / 2**20:.0f} at most; choose a smaller --size, or convert fewer layers"
         )
-    return [_described(model, layer) for layer in layers]
+    return [_described(layer) for layer in layers]
 
 
 def _is_product(layer: RecordedLayer) -> bool:
@@ -94,16 +94,14 @@ def _is_product(layer: RecordedLayer) -> bool:
     return layer.factors is not None and layer.factors[1] is not None
 
 
-def _described(model: nn.Module, layer: RecordedLayer) -> dict[str, Any]:
-    assert layer.factors is not None and layer.gate is not None  # noqa: S101 - every GPSA2d has both
+def _described(layer: RecordedLayer) -> dict[str, Any]:
+    assert layer.factors is not None and layer.gate is not None and layer.geometry is not None  # noqa: S101 - of GPSA2d
     rows, columns = layer.factors if _is_product(layer) else (None, None)
-    module = model.get_submodule(layer.name)
-    assert isinstance(module, GPSA2d)  # noqa: S101 - nothing else was watched
-    grid = layer.grid
+    grid, geometry = layer.grid, layer.geometry
     return {
         "name": layer.name,
         "heads": layer.heads,
-        "kernel": None if module.content_heads else module.geometry.kernel_size,
+        "kernel": geometry.kernel_size if layer.heads == geometry.heads else None,
         "size": grid.size,
         "padding": grid.padding,
         "queries": grid.queries,

@@ -88,7 +88,7 @@ class Explorer:
             "picture": _png(pixels),
             "truth": truth and shorten(truth, 200),
             "says": self._says(encoded.output),
-            "layers": [self._layer(name, kept) for name, kept in encoded.layers.items()],
+            "layers": [_layer(name, kept) for name, kept in encoded.layers.items()],
             "attention": attention,
         }
 
@@ -124,24 +124,6 @@ class Explorer:
             ],
         }
 
-    def _layer(self, name: str, kept: "RecordedLayer") -> dict[str, Any]:
-        from tcnn.layers.gpsa import GPSA2d
-
-        module = self.model.get_submodule(name)
-        own = isinstance(module, GPSA2d)
-        return {
-            "name": name,
-            "heads": kept.heads,
-            "kernel": module.geometry.kernel_size if own else None,  # type: ignore[union-attr]
-            "size": kept.grid.size,
-            "padding": kept.grid.padding,
-            "queries": kept.grid.queries,
-            "first": kept.grid.first,
-            "stride": kept.grid.stride,
-            "gate": None if kept.gate is None else kept.gate.tolist(),
-            "temperature": kept.temperature,
-        }
-
     def _says(self, output: Any) -> list[dict[str, Any]]:
         import torch
 
@@ -164,6 +146,21 @@ class Explorer:
         if info is None or info.num_classes() != count:
             return list(own)
         return [info.index_to_description(number).partition(",")[0] for number in range(count)]
+
+
+def _layer(name: str, kept: "RecordedLayer") -> dict[str, Any]:
+    return {
+        "name": name,
+        "heads": kept.heads,
+        "kernel": None if kept.geometry is None else kept.geometry.kernel_size,
+        "size": kept.grid.size,
+        "padding": kept.grid.padding,
+        "queries": kept.grid.queries,
+        "first": kept.grid.first,
+        "stride": kept.grid.stride,
+        "gate": None if kept.gate is None else kept.gate.tolist(),
+        "temperature": kept.temperature,
+    }
 
 
 def _packed(maps: "Tensor") -> str:

@@ -4,12 +4,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import tcnn
 from tcnn.analysis.attention import attention_at, encode
+from tcnn.analysis.measures import measure
 from tcnn.analysis.recorded import record_gpsa2d
 from tcnn.errors import RequestError
+from tcnn.explorer.network import describe_layers
 from tcnn.layers import GPSA2d
 from tcnn.layers.terms import attention, positions
 
@@ -151,6 +153,37 @@ def test_half_precision_and_every_layer_in_order(lively: Callable[..., nn.Module
     assert [each.name for each in found] == [each.name for each in report.layers]
     assert all(each.combined.dtype == torch.float32 for each in found)
     assert all((each.combined.sum((-1, -2)) - 1).abs().max() < 1e-5 for each in found)
+
+
+class Twice(nn.Module):
+    """One layer on a map, and on the half of its output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.shared = nn.Conv2d(3, 5, 1), nn.Sequential(layer(trained=True, kernel_size=3, padding=1))
+        self.back = nn.Conv2d(6, 5, 1)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.back(self.shared(self.stem(x)))
+        return self.shared(nn.functional.avg_pool2d(x, 2))
+
+
+def test_every_pass_of_a_layer_is_told() -> None:
+    model, images = Twice().eval(), torch.randn(2, 3, 12, 8, dtype=torch.float64)
+    inputs: list[Tensor] = []
+    with model.shared[0].register_forward_pre_hook(lambda _, args: inputs.append(args[0])):
+        encoded = encode(model, images)
+    assert [found.grid.inner for found in encoded.layers.values()] == [(12, 8), (6, 4)]
+    assert list(encoded.layers) == [found.name for found in encoded.at((0.5, 0.5))] == ["shared.0", "shared.0 (2)"]
+    found = tcnn.inspect(model, images, shown=1)
+    for told, x in zip(found.layers, inputs, strict=True):
+        alone = measure(record_gpsa2d("", model.shared[0], x))
+        assert [head.entropy.total for head in told.heads] == pytest.approx(alone.entropy.total.tolist(), rel=1e-9)
+        assert told.kernel_size == (3, 3)
+    names = ["shared.0", "shared.0 (2)"]
+    assert [one.name for one in found.layers] == [one.layer for one in found.pictures[0].layers] == names
+    assert [one["name"] for one in describe_layers(model, images)] == names
 
 
 @pytest.mark.parametrize("query", [(-0.1, 0.5), (0.5, 1.01), (float("nan"), 0.5)])

@@ -162,6 +162,14 @@ def test_biases_and_norms_are_part_of_what_is_seen() -> None:
     assert (mixed - values["mixed"][:, 1:]).abs().max() < 1e-10
 
 
+def test_a_block_that_runs_twice_has_two_maps() -> None:
+    model = vit()
+    model.blocks[1] = model.blocks[0]
+    first, second = encode(model, images()).layers.values()
+    assert (first.name, second.name) == ("blocks.0.attn", "blocks.0.attn (2)")
+    assert (first.query - second.query).abs().max() > 0.1
+
+
 def test_windows_are_passed_over() -> None:
     """Swin attends within windows: there is no map of the whole image to show."""
     model = timm.create_model(
