@@ -18,6 +18,11 @@ def some(count: int, noun: str) -> str:
     return f"{count} {noun}{ending}"
 
 
+def few(names: Sequence[str]) -> str:
+    """The first three names, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
 def scale(number: float) -> str:
     """Format a large count: 1234567 → 1.2 M."""
     for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):

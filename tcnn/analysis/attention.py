@@ -3,7 +3,7 @@
 Shapes: B images, K heads, H×W a layer's padded map.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.analysis.recorded import Grid, Kind, RecordedLayer, Recording, record_gpsa2d, record_self_attention
-from tcnn.analysis.timm_attention import patch_grid, record_timm
+from tcnn.analysis.timm_attention import record_timm, tokens_of
 from tcnn.conversion.report import refuse_folded
 from tcnn.errors import NoAttentionError, RequestError
 from tcnn.layers.gpsa import GPSA2d
@@ -66,6 +66,8 @@ class Encoded:
     """Output of the model."""
     layers: Mapping[str, RecordedLayer] = field(repr=False)
     """The attention layers by dotted name, in the order in which they run; further passes of one as `name (2)`, …."""
+    notes: Sequence[str] = ()
+    """Layers that were left out, and why."""
 
     def at(self, query: tuple[float, float]) -> list[AttentionAt]:
         """Attention maps of every layer for a query at (y, x), in shares of the image's height and width.
@@ -110,16 +112,18 @@ def encode(model: nn.Module, images: Tensor) -> Encoded:
         torch.no_grad(),
         evaluating(model),
         watch_layers(model, own, keep_own),
-        record_timm(model, patch_grid(model, size), recording.keep),
+        record_timm(model, tokens_of(model, size), recording),
         told_in_one_line(model, images),
     ):
         output = model(images.to(device=place_of(model), dtype=weights_dtype(model)))
     if not recording.layers:
-        raise NoAttentionError(
-            f"{type(model).__name__} has no attention to look at: expected GPSA layers (tcnn convert makes them), "
-            "those of cordonnier_…, or timm's attention over a map of patches (ViT, DeiT, ConViT)"
+        expected = (
+            "expected GPSA layers (tcnn convert makes them), those of cordonnier_…, or timm's attention over a map of "
+            "patches (ViT, DeiT, ConViT)"
         )
-    return Encoded(size, output, recording.layers)
+        told = "; ".join([expected, *recording.notes])
+        raise NoAttentionError(f"{type(model).__name__} has no attention to look at: {told}")
+    return Encoded(size, output, recording.layers, recording.notes)
 
 
 def attention_at(model: nn.Module, images: Tensor, query: tuple[float, float] = (0.5, 0.5)) -> list[AttentionAt]:

@@ -20,7 +20,7 @@ from tcnn.arguments import typed
 from tcnn.checkpoints.opening import open_model
 from tcnn.config.base import sides_of
 from tcnn.errors import RequestError
-from tcnn.formatting import distinct
+from tcnn.formatting import unused
 from tcnn.layers.terms import positions
 from tcnn.layers.terms.positions import Pair
 from tcnn.models.checks import unwrapped
@@ -73,12 +73,15 @@ def inspect(
     name, opened = _opened(model, place)
     pictures = pictures_of(opened, images, limit, sides)
     encoded, layers = _layers(opened, pictures, sides)
-    others = []
+    notes = [] if pictures is None or pictures.names else [f"{images}: {NOTHING}"]
+    notes += encoded.notes
+    others: list[NonLocality] = []
     for other in against:
         other_name, other_model = _opened(other, place)
-        other_pictures = pictures_of(other_model, images, limit, sides)
-        others.append((other_name, _layers(other_model, other_pictures, sides)[1]))
-    names = distinct([name, *(other_name for other_name, _ in others)])
+        other_encoded, other_layers = _layers(other_model, pictures_of(other_model, images, limit, sides), sides)
+        other_name = unused(other_name, [name, *(one.model for one in others)])
+        others.append(NonLocality(model=other_name, layers=other_layers))
+        notes += [f"{other_name}: {note}" for note in other_encoded.notes]
     return Inspection(
         model=name,
         size=encoded.size,
@@ -87,8 +90,8 @@ def inspect(
         query=query,
         layers=layers,
         pictures=[] if pictures is None else _maps(opened, pictures, query, shown),
-        against=[NonLocality(model=called, layers=found) for called, (_, found) in zip(names[1:], others, strict=True)],
-        notes=[] if pictures is None or pictures.names else [f"{images}: {NOTHING}"],
+        against=others,
+        notes=notes,
     )
 
 

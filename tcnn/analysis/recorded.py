@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from tcnn.formatting import few
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms import attention, positions, scopes
@@ -174,6 +175,8 @@ class Recording:
 
     layers: dict[str, RecordedLayer] = field(default_factory=dict)
     """By dotted name, in the order in which they run; later passes of the same layer as `name (2)`, `name (3)`."""
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    """Layers with attention of which no map can be told, by the reason."""
     _passes: Counter[str] = field(default_factory=Counter)
 
     def keep(self, layer: RecordedLayer) -> None:
@@ -182,6 +185,17 @@ class Recording:
         number = self._passes[layer.name]
         name = layer.name if number == 1 else f"{layer.name} ({number})"
         self.layers[name] = replace(layer, name=name)
+
+    def leave_out(self, name: str, reason: str) -> None:
+        """Note that a layer is not kept, once however often it runs."""
+        names = self.left_out.setdefault(reason, [])
+        if name not in names:
+            names.append(name)
+
+    @property
+    def notes(self) -> list[str]:
+        """What is left out and why, in lines."""
+        return [f"left out: {few(names)}, as {reason}" for reason, names in self.left_out.items()]
 
 
 def record_gpsa2d(name: str, layer: GPSA2d, x: Tensor) -> RecordedLayer:

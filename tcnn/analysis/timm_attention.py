@@ -9,7 +9,7 @@ Shapes: B images, K heads, d head width, N tokens = P prefix tokens + H·W patch
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from timm.models.convit import GPSA, MHSA
@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from tcnn.analysis.recorded import Grid, RecordedLayer
+from tcnn.analysis.recorded import Grid, RecordedLayer, Recording
+from tcnn.formatting import some
 from tcnn.layers.convit import axis_attention
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms.execution import at_least_float32
@@ -62,17 +63,26 @@ def _additive(mask: Tensor | None) -> Tensor | None:
     return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, float("-inf"))
 
 
-@contextmanager
-def record_timm(model: nn.Module, grid: Pair | None, keep: Callable[[RecordedLayer], None]) -> Iterator[None]:
-    """Context that calls `keep` with every global attention layer of timm while the model runs.
+class Tokens(NamedTuple):
+    """The tokens that a model makes of an image."""
 
-    `grid` is the number of patches (H, W); None where the model has no such map, and then nothing is recorded. Layers
-    that attend within windows, or to another map, are skipped.
+    grid: Pair
+    """Number of patches (H, W)."""
+    prefix: int | None
+    """Number of prefix tokens; None where the model does not say."""
+
+
+@contextmanager
+def record_timm(model: nn.Module, tokens: Tokens | None, recording: Recording) -> Iterator[None]:
+    """Context that records every global attention layer of timm while the model runs.
+
+    Nothing is recorded where the model has no `tokens`. Layers that attend within windows, or to another map, are
+    skipped.
     """
-    if grid is None:
+    if tokens is None:
         yield
         return
-    watched = AttentionRecorder(lambda name, *tensors: _keep(keep, _content_layer(name, grid, *tensors)))
+    watched = AttentionRecorder(lambda name, *tensors: _keep_content(recording, name, tokens, *tensors))
     modules = {name: module for name, module in model.named_modules() if not isinstance(module, GPSA2d)}
     fused = [module for module in modules.values() if getattr(module, "fused_attn", None) is False]
     handles = []
@@ -81,7 +91,7 @@ def record_timm(model: nn.Module, grid: Pair | None, keep: Callable[[RecordedLay
             read = _convit_gpsa if isinstance(module, GPSA) else _convit_mhsa
             handles.append(
                 module.register_forward_hook(
-                    lambda layer, args, out, name=name, read=read: _keep(keep, read(name, layer, args[0], grid))
+                    lambda layer, args, out, name=name, read=read: read(recording, name, layer, args[0], tokens)
                 )
             )
         elif hasattr(module, "fused_attn"):
@@ -101,9 +111,16 @@ def record_timm(model: nn.Module, grid: Pair | None, keep: Callable[[RecordedLay
             handle.remove()
 
 
-def patch_grid(model: nn.Module, size: Pair) -> Pair | None:
-    """Number of patches (H, W) of an image of `size`, or None for a model without patches."""
-    embed: Any = getattr(model, "patch_embed", None)
+def tokens_of(model: nn.Module, size: Pair) -> Tokens | None:
+    """The tokens of an image of `size`, or None for a model without patches."""
+    grid, prefix = _patch_grid(getattr(model, "patch_embed", None), size), getattr(model, "num_prefix_tokens", None)
+    return None if grid is None else Tokens(grid, prefix if isinstance(prefix, int) else None)
+
+
+def _patch_grid(embed: Any, size: Pair) -> Pair | None:
+    if hasattr(embed, "dynamic_feat_size"):  # it knows whether the image is padded to whole patches
+        rows, columns = embed.dynamic_feat_size(size)
+        return int(rows), int(columns)
     patch = getattr(embed, "patch_size", None)
     if patch is None:
         fixed = getattr(embed, "grid_size", None)
@@ -112,39 +129,44 @@ def patch_grid(model: nn.Module, size: Pair) -> Pair | None:
     return size[0] // rows, size[1] // columns
 
 
-def _keep(keep: Callable[[RecordedLayer], None], layer: RecordedLayer | None) -> None:
-    if layer is not None:
-        keep(layer)
+def _keep_content(
+    recording: Recording, name: str, tokens: Tokens, query: Tensor, key: Tensor, bias: Tensor | None = None
+) -> None:
+    """Keep queries and keys of all tokens (B, K, N, d) as a layer, if the tokens are the patches and at most a prefix.
 
-
-def _content_layer(name: str, grid: Pair, query: Tensor, key: Tensor, bias: Tensor | None) -> RecordedLayer | None:
-    """Queries and keys of all tokens (B, K, N, d) as a layer, if the tokens are the patches and at most a prefix."""
-    tokens = query.shape[2]
-    prefix = tokens - grid[0] * grid[1]
-    if key.shape[2] != tokens or not 0 <= prefix <= MAX_PREFIX_TOKENS:
-        return None
+    Of as many tokens as no prefix has, the layer is of windows or of another map.
+    """
+    (rows, columns), count = tokens.grid, query.shape[2]
+    prefix = count - rows * columns
+    if key.shape[2] != count or not 0 <= prefix <= max(MAX_PREFIX_TOKENS, tokens.prefix or 0):
+        return
+    if tokens.prefix is not None and prefix not in (0, tokens.prefix):
+        expected = f"{rows}×{columns} patches and {some(tokens.prefix, 'prefix token')}"
+        recording.leave_out(name, f"its map is unknown: expected {expected}, found {count} tokens")
+        return
     if bias is not None:
-        bias = bias.expand(*bias.shape[:-2], tokens, tokens)[..., prefix:, :]
-    return RecordedLayer(name, "attention", _whole(grid), query[:, :, prefix:], key, bias=bias)
+        bias = bias.expand(*bias.shape[:-2], count, count)[..., prefix:, :]
+    recording.keep(RecordedLayer(name, "attention", _whole(tokens.grid), query[:, :, prefix:], key, bias=bias))
 
 
-def _convit_mhsa(name: str, layer: Any, x: Tensor, grid: Pair) -> RecordedLayer | None:
+def _convit_mhsa(recording: Recording, name: str, layer: Any, x: Tensor, tokens: Tokens) -> None:
     query, key, _ = layer.qkv(x).unflatten(2, (3, layer.num_heads, -1)).permute(2, 0, 3, 1, 4)
-    return _content_layer(name, grid, query, key, None)
+    _keep_content(recording, name, tokens, query, key)
 
 
-def _convit_gpsa(name: str, layer: Any, x: Tensor, grid: Pair) -> RecordedLayer | None:
+def _convit_gpsa(recording: Recording, name: str, layer: Any, x: Tensor, tokens: Tokens) -> None:
     """A GPSA layer of ConViT (Eq. 7); its positional logit v·(x, y, x² + y²) is separable, as that of `GPSA2d` is."""
+    grid = tokens.grid
     query, key = layer.qk(x).unflatten(2, (2, layer.num_heads, -1)).permute(2, 0, 3, 1, 4)
     if x.shape[1] != grid[0] * grid[1]:
-        return None
+        return
     right, down, square = at_least_float32(layer.pos_proj.weight).unbind(1)  # (K,) each
     factors = tuple(axis_attention(slope, square, size) for slope, size in zip((down, right), grid, strict=True))
     gate = torch.sigmoid(at_least_float32(layer.gating_param))
     strength = -square  # −α‖δ − Δ‖² = −αδ² + 2αΔ·δ and a constant
     centres = torch.stack([down, right], dim=1) / (2 * strength[:, None])
     centres[strength <= 0] = float("nan")
-    return RecordedLayer(
+    made = RecordedLayer(
         name,
         "convit",
         _whole(grid),
@@ -156,6 +178,7 @@ def _convit_gpsa(name: str, layer: Any, x: Tensor, grid: Pair) -> RecordedLayer 
         spans=1 / strength,
         centres=centres,
     )
+    recording.keep(made)
 
 
 def _whole(grid: Pair) -> Grid:

@@ -28,6 +28,7 @@ from tcnn.data.sources.tar import open_tar
 from tcnn.data.sources.torchvision_sets import ArraySource, open_torch
 from tcnn.data.transforms import training_transform
 from tcnn.errors import RequestError, TcnnError, one_line
+from tcnn.formatting import few
 
 __all__ = [
     "ImageSet",
@@ -286,10 +287,9 @@ def _renumbered(found: Found, targets: Tensor, class_names: Sequence[str], spec:
     unknown = [found.names[label] for label in used if found.names[label] not in known]
     if unknown:
         near = difflib.get_close_matches(unknown[0], class_names, 1)
-        listed = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
         hint = f" (near: {near[0]})" if near else ""
         raise RequestError(
-            f"{spec}: unknown class {listed}{hint}; it must have classes that were trained ({len(known)} of them)"
+            f"{spec}: unknown class {few(unknown)}{hint}; it must have classes that were trained ({len(known)} of them)"
         )
     table = torch.full((len(found.names),), -1)
     for label in used:

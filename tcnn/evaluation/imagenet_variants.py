@@ -17,6 +17,7 @@ from timm.data import ImageNetInfo
 from tcnn.data.sources.names import class_name
 from tcnn.errors import RequestError
 from tcnn.evaluation.corruptions import CORRUPTIONS, SEVERITIES
+from tcnn.formatting import few
 
 Layout = Literal["plain", "imagenet-c", "imagenet-a", "imagenet-r"]
 VARIANTS: tuple[Layout, ...] = ("imagenet-a", "imagenet-r")
@@ -98,7 +99,7 @@ def map_classes(
     if names is None:
         if len(class_names) != outputs:
             raise RequestError(
-                f"{model} tells {outputs} classes apart, {data} has {len(class_names)} ({_few(class_names)}); "
+                f"{model} tells {outputs} classes apart, {data} has {len(class_names)} ({few(class_names)}); "
                 "fine-tune the model on these classes, or name a data set of its own"
             )
         return ClassMapping(None, None)
@@ -108,8 +109,8 @@ def map_classes(
     if unknown:
         missing = [name for name in names if name not in set(class_names)]
         raise RequestError(
-            f"{model} and {data} have different classes: {_few(unknown)} only in the data set"
-            + (f", {_few(missing)} only in the model" if missing else "")
+            f"{model} and {data} have different classes: {few(unknown)} only in the data set"
+            + (f", {few(missing)} only in the model" if missing else "")
         )
     if len(class_names) < len(names) and set(names) == set(synsets()):
         return ClassMapping(None, tuple(names.index(name) for name in class_names))
@@ -127,10 +128,6 @@ def _output_names(
         if not foreign:
             return names
     return synsets() if wordnet else None
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def corruption_folders(data: str) -> dict[str, dict[int, Path]]:

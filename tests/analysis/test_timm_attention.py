@@ -1,14 +1,17 @@
 """timm's attention against direct computations: its own maps where it offers them, else softmax(QKᵀ/√d)."""
 
+from functools import partial
+
 import pytest
 import timm
 import torch
+from timm.layers import HybridEmbed, PatchEmbed
 from timm.models.convit import GPSA
 from torch import Tensor, nn
 
 from tcnn.analysis.attention import encode
 from tcnn.analysis.measures import circles, measure
-from tcnn.analysis.timm_attention import patch_grid
+from tcnn.analysis.timm_attention import Tokens, tokens_of
 from tcnn.errors import RequestError
 
 SIZE = 64
@@ -162,6 +165,39 @@ def test_biases_and_norms_are_part_of_what_is_seen() -> None:
     assert (mixed - values["mixed"][:, 1:]).abs().max() < 1e-10
 
 
+@pytest.mark.parametrize(("size", "grid"), [((64, 64), (4, 4)), ((70, 64), (5, 4)), ((64, 56), (4, 4))])
+def test_patches_that_are_partly_padding_are_patches(size: tuple[int, int], grid: tuple[int, int]) -> None:
+    """Where timm pads the image to whole patches, the tokens beyond H/16·W/16 are no class tokens."""
+    model = vit(dynamic_img_size=True, dynamic_img_pad=True)
+    seen: list[Tensor] = []
+    with model.blocks[0].attn.register_forward_pre_hook(lambda _, args: seen.append(args[0])):
+        layer = encode(model, torch.randn(1, 3, *size, dtype=torch.float64)).layers["blocks.0.attn"]
+    assert (layer.grid.size, layer.prefix) == (grid, 1)
+    expected = direct(model.blocks[0].attn, seen[0])[:, :, 1:]
+    assert (layer.maps(torch.arange(grid[0] * grid[1])).total - expected).abs().max() < 1e-12
+
+
+def test_a_network_before_the_patches() -> None:
+    backbone = nn.Sequential(nn.Conv2d(3, 8, 3, stride=4, padding=1), nn.ReLU())
+    model = vit(embed_layer=partial(HybridEmbed, backbone), patch_size=4)
+    layer = encode(model, images()).layers["blocks.0.attn"]
+    assert (layer.grid.size, layer.prefix) == ((4, 4), 1)
+
+
+class Padding(PatchEmbed):
+    """Patches of an image that is padded first, of which `dynamic_feat_size` knows nothing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(nn.functional.pad(x, (0, 16)))
+
+
+def test_tokens_that_are_not_the_expected_map_are_not_taken_for_it() -> None:
+    model = vit(dynamic_img_size=True, embed_layer=Padding)
+    with pytest.raises(RequestError, match=r"look at: .*left out: blocks\.0\.attn, blocks\.1\.attn, as .* expected 4×4 "
+                       r"patches and 1 prefix token, found 21 tokens$"):  # fmt: skip
+        encode(model, images())
+
+
 def test_a_block_that_runs_twice_has_two_maps() -> None:
     model = vit()
     model.blocks[1] = model.blocks[0]
@@ -191,4 +227,4 @@ def test_a_grid_of_patches_that_is_fixed() -> None:
     model = nn.Module()
     model.patch_embed = nn.Module()
     model.patch_embed.grid_size = (3, 5)  # type: ignore[assignment]
-    assert patch_grid(model, (64, 64)) == (3, 5)
+    assert tokens_of(model, (64, 64)) == Tokens((3, 5), None)

@@ -82,6 +82,7 @@ def _read(path: Path, images: str | Path | None, evaluations: Iterable[str | Pat
         _inspect(run, images)
     elif run.inspection is None and not run.only_measured:
         run.missing.append("no inspect.json and no images: there are no attention maps (`tcnn report --images DIR`)")
+    run.missing += [] if run.inspection is None else run.inspection.notes
     return run
 
 
@@ -95,7 +96,6 @@ def _inspect(run: Run, images: str | Path) -> None:
     except TcnnError as error:
         run.missing.append(f"no attention maps: {one_line(error)}")
         return
-    run.missing += run.inspection.notes
     if left_out := len(run.inspection.unreadable):
         files = "1 file is not an image" if left_out == 1 else f"{left_out} files are not images"
         run.missing.append(f"{images}: {files}; skipped")
