@@ -7,7 +7,7 @@ to them. ConViT's layers do not use it; their projections are read instead.
 Shapes: B images, K heads, d head width, N tokens = P prefix tokens + H·W patches.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -28,33 +28,50 @@ MAX_PREFIX_TOKENS = 32
 """Largest number of prefix tokens; with more, the tokens are not the expected map."""
 
 
-class AttentionRecorder(TorchFunctionMode):
-    """Calls `found(name, query, key, bias)` for every scaled dot-product attention inside a named layer."""
+class Logits(NamedTuple):
+    """What the logits of one scaled dot-product attention are made of."""
 
-    def __init__(self, found: Callable[[str, Tensor, Tensor, Tensor | None], None]) -> None:
+    query: Tensor
+    key: Tensor
+    bias: Tensor | None
+
+
+class AttentionRecorder(TorchFunctionMode):
+    """Collects the scaled dot-product attentions of every layer that is entered and left; None for one of a kind that
+    has no map of all tokens."""
+
+    def __init__(self) -> None:
         super().__init__()
-        self.found = found
-        self.inside: str | None = None
+        self._entered: list[list[Logits | None]] = []
+
+    def enter(self) -> None:
+        """Collect for a layer, inside of another or of none."""
+        self._entered.append([])
+
+    def leave(self) -> list[Logits | None]:
+        """What the layer that was entered last has computed."""
+        return self._entered.pop()
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         options = dict(kwargs or {})
-        if func is F.scaled_dot_product_attention and self.inside is not None:
+        if func is F.scaled_dot_product_attention and self._entered:
             names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-            self._note(**{**dict(zip(names, args, strict=False)), **options})
+            self._entered[-1].append(_logits(**{**dict(zip(names, args, strict=False)), **options}))
         return func(*args, **options)
 
-    def _note(
-        self, query: Tensor, key: Tensor, attn_mask: Tensor | None = None, scale: float | None = None, **rest: Any
-    ) -> None:
-        if rest.get("is_causal") or query.dim() != 4 or self.inside is None:
-            return
-        if scale is not None:
-            query = query * (scale * query.shape[-1] ** 0.5)
-        if key.shape[1] != query.shape[1]:  # grouped-query attention: several heads share a key
-            key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-        self.found(self.inside, query, key, _additive(attn_mask))
+
+def _logits(
+    query: Tensor, key: Tensor, attn_mask: Tensor | None = None, scale: float | None = None, **rest: Any
+) -> Logits | None:
+    if rest.get("is_causal") or query.dim() != 4:
+        return None
+    if scale is not None:
+        query = query * (scale * query.shape[-1] ** 0.5)
+    if key.shape[1] != query.shape[1]:  # grouped-query attention: several heads share a key
+        key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    return Logits(query, key, _additive(attn_mask))
 
 
 def _additive(mask: Tensor | None) -> Tensor | None:
@@ -82,7 +99,7 @@ def record_timm(model: nn.Module, tokens: Tokens | None, recording: Recording) -
     if tokens is None:
         yield
         return
-    watched = AttentionRecorder(lambda name, *tensors: _keep_content(recording, name, tokens, *tensors))
+    watched = AttentionRecorder()
     modules = {name: module for name, module in model.named_modules() if not isinstance(module, GPSA2d)}
     fused = [module for module in modules.values() if getattr(module, "fused_attn", None) is False]
     handles = []
@@ -95,10 +112,12 @@ def record_timm(model: nn.Module, tokens: Tokens | None, recording: Recording) -
                 )
             )
         elif hasattr(module, "fused_attn"):
+            handles.append(module.register_forward_pre_hook(lambda *ignored: watched.enter()))
             handles.append(
-                module.register_forward_pre_hook(lambda layer, args, name=name: setattr(watched, "inside", name))
+                module.register_forward_hook(
+                    lambda *ignored, name=name: _keep_computed(recording, name, tokens, watched.leave())
+                )
             )
-            handles.append(module.register_forward_hook(lambda *ignored: setattr(watched, "inside", None)))
     try:
         for module in fused:
             module.fused_attn = True  # the same numbers, by the function that is watched
@@ -129,20 +148,37 @@ def _patch_grid(embed: Any, size: Pair) -> Pair | None:
     return size[0] // rows, size[1] // columns
 
 
+def _keep_computed(recording: Recording, name: str, tokens: Tokens, computed: Sequence[Logits | None]) -> None:
+    """Keep the attention of a layer, unless it applies a mixture of several."""
+    known = [one for one in computed if one is not None]
+    if len(computed) > 1 and any(_beyond_patches(tokens, one.query, one.key) is not None for one in known):
+        several = f"attention is computed {len(computed)} times in each pass there, as in differential attention"
+        recording.leave_out(name, f"{several}, and none of these maps is applied alone")
+    elif known:
+        _keep_content(recording, name, tokens, *known[0])
+
+
+def _beyond_patches(tokens: Tokens, query: Tensor, key: Tensor) -> int | None:
+    """How many tokens there are besides the patches; None where it is so many that they are of another map."""
+    count = query.shape[2]
+    beyond = count - tokens.grid[0] * tokens.grid[1]
+    most = max(MAX_PREFIX_TOKENS, tokens.prefix or 0)
+    return beyond if key.shape[2] == count and 0 <= beyond <= most else None
+
+
 def _keep_content(
     recording: Recording, name: str, tokens: Tokens, query: Tensor, key: Tensor, bias: Tensor | None = None
 ) -> None:
     """Keep queries and keys of all tokens (B, K, N, d) as a layer, if the tokens are the patches and at most a prefix.
 
-    Of as many tokens as no prefix has, the layer is of windows or of another map.
+    A layer of windows or of another map is skipped without a note.
     """
-    (rows, columns), count = tokens.grid, query.shape[2]
-    prefix = count - rows * columns
-    if key.shape[2] != count or not 0 <= prefix <= max(MAX_PREFIX_TOKENS, tokens.prefix or 0):
+    prefix, count = _beyond_patches(tokens, query, key), query.shape[2]
+    if prefix is None:
         return
     if tokens.prefix is not None and prefix not in (0, tokens.prefix):
-        expected = f"{rows}×{columns} patches and {some(tokens.prefix, 'prefix token')}"
-        recording.leave_out(name, f"its map is unknown: expected {expected}, found {count} tokens")
+        expected = f"{tokens.grid[0]}×{tokens.grid[1]} patches and {some(tokens.prefix, 'prefix token')}"
+        recording.leave_out(name, f"the map is unknown: expected {expected}, found {count} tokens")
         return
     if bias is not None:
         bias = bias.expand(*bias.shape[:-2], count, count)[..., prefix:, :]

@@ -1,6 +1,8 @@
 """timm's attention against direct computations: its own maps where it offers them, else softmax(QKᵀ/√d)."""
 
+from copy import deepcopy
 from functools import partial
+from pathlib import Path
 
 import pytest
 import timm
@@ -10,7 +12,9 @@ from timm.models.convit import GPSA
 from torch import Tensor, nn
 
 from tcnn.analysis.attention import encode
+from tcnn.analysis.inspect import inspect
 from tcnn.analysis.measures import circles, measure
+from tcnn.analysis.pages.report import report
 from tcnn.analysis.timm_attention import Tokens, tokens_of
 from tcnn.errors import RequestError
 
@@ -204,6 +208,48 @@ def test_a_block_that_runs_twice_has_two_maps() -> None:
     first, second = encode(model, images()).layers.values()
     assert (first.name, second.name) == ("blocks.0.attn", "blocks.0.attn (2)")
     assert (first.query - second.query).abs().max() > 0.1
+
+
+class Difference(nn.Module):
+    """Differential attention with one weight for the second map."""
+
+    fused_attn = True
+
+    def __init__(self, attn: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = attn.qkv, deepcopy(attn.qkv)
+        nn.init.normal_(self.second.weight)
+
+    def forward(self, x: Tensor, **_: object) -> Tensor:
+        maps = []
+        for layer in (self.first, self.second):
+            query, key, value = layer(x).unflatten(2, (3, 3, -1)).permute(2, 0, 3, 1, 4)
+            maps.append(nn.functional.scaled_dot_product_attention(query, key, value))
+        return (maps[0] - 0.5 * maps[1]).transpose(1, 2).flatten(2)
+
+
+def test_a_layer_that_mixes_several_maps_has_no_figures(tmp_path: Path) -> None:
+    """Neither of the two is what it applies; the layers with one map are told all the same."""
+    model = vit()
+    model.blocks[0].attn = Difference(model.blocks[0].attn)
+    encoded = encode(model, images())
+    assert list(encoded.layers) == ["blocks.1.attn"]
+    (note,) = encoded.notes
+    assert note.startswith("left out: blocks.0.attn, as attention is computed 2 times in each pass")
+    found = inspect(model, images(), against=[model], shown=0)
+    assert found.notes == [note, f"vit_tiny_patch16_224 2: {note}"] and note in str(found)
+    (tmp_path / "inspect.json").write_text(found.model_dump_json())
+    (tmp_path / "config.json").write_text("{}")
+    assert str(report(tmp_path)).count(note) == 2
+
+
+def test_timms_differential_attention() -> None:
+    model = vit("vit_dlittle_patch16_reg1_gap_256")
+    with pytest.raises(
+        RequestError, match=r"left out: blocks\.0\.attn, blocks\.1\.attn, as attention is computed 2 times"
+    ):
+        encode(model, images())
+    assert [block.attn.fused_attn for block in model.blocks] == [True, True]
 
 
 def test_windows_are_passed_over() -> None:
