@@ -2,6 +2,7 @@
 CUDA graph where none can be captured: what they compute is tested on a GPU, in tests/gpu.
 """
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,10 @@ def refused(model: Any, data: Any, place: Path, code: int = 2, **options: Any) -
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"batch_size": 26}, "batch_size: 26 is more than the data set's 24 training images; give --batch-size 2 "),
+        (
+            {"batch_size": 26},
+            "batch_size: 26 is more than the data set's 24 training images; give --batch-size 24 or less",
+        ),
         ({"opt": "adamx"}, "opt: 'adamx' is no optimizer that timm can make here"),
         ({"auto_augment": "strong"}, "timm cannot make the transforms"),
         ({"tensorboard": True}, "tensorboard: not installed"),
@@ -176,6 +180,29 @@ def test_mixup_needs_pairs_on_every_device(data: Path) -> None:
     with pytest.raises(RequestError, match="mixup needs an even number on each of 2 devices, found 6 over all of them"):
         training_loader(start, images, config, Processes(0, 2), torch.device("cpu"))
     assert training_loader(start, images, config, Processes(0, 3), torch.device("cpu")).share == 2
+
+
+@pytest.mark.parametrize(("mixup", "devices", "largest"), [(0.0, 1, 30), (0.8, 1, 30), (0.0, 4, 28), (0.8, 7, 28)])
+def test_the_batch_that_is_proposed_is_taken(data: Path, mixup: float, devices: int, largest: int) -> None:
+    """The largest that can be had, and the example; one more of a device's share is refused again."""
+    images, of_all = open_dataset(str(data)), Processes(0, devices)
+    start = prepare(seeded(TwoConvs), tiny(), images.class_names)
+
+    def taken(batch: int) -> int:
+        config = tiny(mixup=mixup, batch_size=batch)
+        return training_loader(start, images, config, of_all, torch.device("cpu")).steps
+
+    with pytest.raises(RequestError, match="is more than the data set's 30 training images") as caught:
+        taken(10 * largest)
+    said = re.search(r"--batch-size (\d+) or less.*; with (\d+), an epoch has (\d+) updates?$", str(caught.value))
+    assert said is not None
+    allowed, example, updates = map(int, said.groups())
+    assert (allowed, taken(allowed)) == (largest, 1)
+    assert taken(example) == updates
+    with pytest.raises(RequestError):
+        taken(largest + devices * (2 if mixup else 1))
+    with pytest.raises(RequestError, match="a batch has at least 32 here; give more images"):
+        training_loader(start, images, tiny(batch_size=64), Processes(0, 32), torch.device("cpu"))
 
 
 def test_without_a_gpu_it_says_so_before_anything_is_written(tmp_path: Path) -> None:

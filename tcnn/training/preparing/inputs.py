@@ -11,6 +11,7 @@ from tcnn.config.finetune import DEFAULT_SPLIT
 from tcnn.data.image_set import ImageSet, class_balanced, open_dataset, split_off, training_transform
 from tcnn.data.loader import TrainingLoader
 from tcnn.errors import RequestError
+from tcnn.formatting import some
 from tcnn.models.trace import input_settings
 from tcnn.training.distributed import Processes
 from tcnn.training.preparing.prepare import Start
@@ -81,6 +82,18 @@ def open_data_sets(
     return train, held_out, config
 
 
+def _fitting(images: int, multiple: int) -> str:
+    """Which batches, of a multiple of so many images, a data set fills, and one that leaves an epoch eight updates."""
+    if images < multiple:
+        return f"a batch has at least {multiple} here; give more images"
+    example = multiple << max(0, (images // (8 * multiple)).bit_length() - 1)
+    of = f", a multiple of {multiple}" if multiple > 1 else ""
+    return (
+        f"give --batch-size {images // multiple * multiple} or less{of}; with {example}, an epoch has "
+        f"{some(images // example, 'update')}"
+    )
+
+
 def training_loader(
     start: Start, data: ImageSet, config: FinetuneConfig, processes: Processes, device: torch.device
 ) -> TrainingLoader:
@@ -94,8 +107,8 @@ def training_loader(
     )  # fmt: skip
     if config.batch_size > len(data):
         raise RequestError(
-            f"batch_size: {config.batch_size} is more than the data set's {len(data)} training images; "
-            f"give --batch-size {1 << max(1, (len(data) // 8).bit_length() - 1)} or less"
+            f"batch_size: {config.batch_size} is more than the data set's {some(len(data), 'training image')}; "
+            f"{_fitting(len(data), processes.world * (2 if uses_mixup(config) else 1))}"
         )
     if uses_mixup(config) and config.batch_size % (2 * processes.world):
         raise RequestError(
