@@ -21,8 +21,9 @@ from tcnn_api.app import create_app
 from tcnn_api.connections import PatientProtocol
 from tcnn_api.settings import ApiSettings
 from tcnn_jobs import logs
-from tcnn_jobs.artifacts.layout import Home
+from tcnn_jobs.artifacts.layout import home_of
 from tcnn_jobs.attempts.running import LONGEST
+from tcnn_jobs.housekeeping import ownership
 from tcnn_jobs.settings import doubts
 from tcnn_jobs.store import Store
 
@@ -43,13 +44,15 @@ statements, and at Python's 5 ms it would wait for that long every time."""
 def serve(settings: ApiSettings, worker: bool = True) -> None:
     """Serve until SIGTERM or Ctrl-C. Call it from the main thread, which the worker's life hangs on.
 
-    Raises `RequestError` (settings, host) and `EnvironmentFailure` (home directory, database, port).
+    Raises `RequestError` (settings, host, files of another database) and `EnvironmentFailure` (home directory,
+    database, port).
     """
     keep_to_oneself()
     app = create_app(settings)  # reads the API keys: a mistake there is told before anything is made
-    Home(settings.root).create()
+    home = home_of(settings).create()
     store = Store(settings.database)
     store.migrate()
+    ownership.check(ownership.place_of(home), store)
     settings.check_host(stored=store.has_keys())
     store.close()
     with contextlib.closing(listen(settings.host, settings.port)) as listener:

@@ -7,6 +7,7 @@ RequestError (2)
 ├── KeyNotFound             no such API key
 ├── QuotaExceeded           a tenant has as many jobs, or GPU hours, as it may
 │   └── BytesExceeded       a tenant stores as much as it may
+├── OtherDatabase           files of another database, which this one must not sweep
 ├── WrongState              the job's status does not allow what was asked
 └── IdempotencyMismatch     an idempotency key came back with another request
 EnvironmentFailure (4)
@@ -42,6 +43,10 @@ class QuotaExceeded(RequestError):
 
 class BytesExceeded(QuotaExceeded):
     """A tenant stores as much as it may: waiting does not help."""
+
+
+class OtherDatabase(RequestError):
+    """A home directory or a bucket has the files of another database."""
 
 
 class WrongState(RequestError):

@@ -123,9 +123,9 @@ class Bucket:
 
         self._tried("fetch", key, fetch, stop)
 
-    def text(self, key: str, stop: threading.Event = NEVER) -> str:
-        """A small object; raises `ObjectGone`."""
-        return str(self._tried("read", key, lambda: self._fs.cat_file(self._path(key)).decode(), stop))
+    def text(self, key: str, stop: threading.Event = NEVER, tries: int | None = None) -> str:
+        """A small object; raises `ObjectGone`. `tries`: how often it is tried, default `TRIES` times."""
+        return str(self._tried("read", key, lambda: self._fs.cat_file(self._path(key)).decode(), stop, tries))
 
     def open(self, key: str, block: int = 1 << 20) -> BinaryIO:
         """An object as a file that can seek and reads so many bytes at once; raises fsspec's own errors."""
@@ -222,14 +222,14 @@ class Bucket:
         with self.open(key, PIECE // 2) as handle:
             return _hashed(handle, stop)
 
-    def _tried(self, what: str, key: str, call: Callable[[], T], stop: threading.Event) -> T:
+    def _tried(self, what: str, key: str, call: Callable[[], T], stop: threading.Event, tries: int | None = None) -> T:
         def once() -> T:
             if stop.is_set():
                 raise Stopped("asked to stop")
             return call()
 
         try:
-            return self._tries(once, stop)
+            return self._tries(once, stop, tries or TRIES)
         except (Stopped, StorageError):
             raise
         except FileNotFoundError as error:
@@ -241,13 +241,13 @@ class Bucket:
         except Exception as error:  # every library of fsspec has errors of its own
             raise self._error(what, key, error) from error
 
-    def _tries(self, call: Callable[[], T], stop: threading.Event) -> T:
+    def _tries(self, call: Callable[[], T], stop: threading.Event, tries: int) -> T:
         """Each pause is about twice the last, and ends when `stop` is set."""
         doubled = wait_exponential(multiplier=self._pause)
         return Retrying(
             retry=retry_if_not_exception_type((Stopped, StorageError, FileNotFoundError, PermissionError)),
             wait=lambda tried: doubled(tried) * random.uniform(0.5, 1),  # noqa: S311 - so that not all come at once
-            stop=stop_after_attempt(TRIES),
+            stop=stop_after_attempt(tries),
             sleep=sleep_using_event(stop),
             reraise=True,
         )(call)

@@ -8,6 +8,7 @@ datasets/ID/                    an uploaded data set, unpacked
 checkpoints/ID.safetensors      an uploaded checkpoint, or uploaded weights of a CNN
 incoming/                       uploads that are still being received
 cache/                          what was fetched from the store, if there is one
+database.id                     which database these files belong to
 
 In the store:
 
@@ -15,6 +16,7 @@ jobs/JOB/CLAIM/manifest.json    what of an attempt is there, written after all t
 jobs/JOB/CLAIM/SHA256/NAME      a file of the attempt, never changed
 datasets/ID.tar                 an uploaded data set, unpacked, checked and packed again
 checkpoints/ID.safetensors      an uploaded checkpoint, or uploaded weights of a CNN
+database.id                     which database these objects belong to
 """
 
 import re
@@ -84,11 +86,18 @@ def checked(identifier: str) -> str:
     return identifier
 
 
+def id_in(name: str) -> str:
+    """The id of the job or upload that a file, folder or object of this name is of; empty if its name has none."""
+    found = name.partition(".")[0]
+    return found if _ID.fullmatch(found) else ""
+
+
 def home_of(settings: QueueSettings) -> Home:
     """The `Home` of the settings; no directory is created yet."""
     return Home(settings.root, shared=settings.artifacts is not None)
 
 
+MARK = "database.id"
 MANIFEST = "manifest.json"
 TAR_DIGEST = "stored_sha256"
 """Where an uploaded data set's `details` keep the digest of its object."""

@@ -31,13 +31,15 @@ class Health(Upgrade):
         self._asking = threading.Lock()
         self._fresh_until = float("-inf")
         self._problem: str | None = None
+        self._own = ""
 
-    def check(self) -> None:
-        """Whether the database can be used and changed now; raises `StoreUnavailable`, after `wait` seconds if it is
-        locked."""
+    def check(self) -> str:
+        """Whether the database can be used and changed now; returns its id. Raises `StoreUnavailable`, after `wait`
+        seconds if it is locked."""
         with self.reading() as connection:
             found = revision(connection)
             usable = fits(connection, found)
+            own = self._identity(connection) if usable else ""
         if not usable:
             raise StoreUnavailable(
                 f"{self.place}: the schema is {found or 'empty'}, expected {head()}; "
@@ -45,20 +47,21 @@ class Health(Upgrade):
             )
         with self.writing() as connection:
             _change_nothing(connection)
+        return own
 
-    def check_lately(self) -> None:
+    def check_lately(self) -> str:
         """The same, as it was found at most `FRESH` seconds ago; those who ask meanwhile wait for that answer."""
         with self._asking:
             if time.monotonic() > self._fresh_until:
                 try:
-                    self.check()
-                    self._problem = None
+                    self._own, self._problem = self.check(), None
                 except StoreUnavailable as error:
                     self._problem = str(error)
                 self._fresh_until = time.monotonic() + FRESH
-            problem = self._problem
+            own, problem = self._own, self._problem
         if problem is not None:
             raise StoreUnavailable(problem)
+        return own
 
 
 def _change_nothing(connection: Connection) -> None:

@@ -16,6 +16,7 @@ deliveries    webhook calls that are still to be made
 audit         who did what with which key
 tallies       finished jobs and their seconds, in shards, because every finish would wait for one row
 compatibility the oldest revision of these tables whose code can use them as they are
+identity      the id of this database, which marks the places of its files
 
 `tcnn_jobs/migrations` makes these tables; a test holds the two to each other.
 """
@@ -285,3 +286,5 @@ tallies = Table(
 )
 
 compatibility = Table("compatibility", metadata, Column("oldest", Text, primary_key=True))
+
+identity = Table("identity", metadata, Column("id", Text, primary_key=True))

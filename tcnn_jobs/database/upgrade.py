@@ -11,7 +11,7 @@ from sqlalchemy import exc as sql
 
 from tcnn.errors import one_line
 from tcnn_jobs.database.engine import Database
-from tcnn_jobs.database.schema import compatibility
+from tcnn_jobs.database.schema import compatibility, identity
 from tcnn_jobs.errors import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -59,6 +59,17 @@ class Upgrade(Database):
                     f"{self.place}: its schema cannot be brought up to date ({one_line(error.orig or error)}); "
                     f"nothing was changed; {_remedy(error, before)}"
                 ) from error
+
+    def identity(self) -> str:
+        """The id that tells this database from all others, and that its copies share; raises `StoreUnavailable`."""
+        with self.reading() as connection:
+            return self._identity(connection)
+
+    def _identity(self, connection: Connection) -> str:
+        found = connection.scalar(select(identity.c.id))
+        if found is None:
+            raise StoreUnavailable(f"{self.place}: the database has no id yet; wait until it is restored")
+        return found
 
     def _is_usable(self) -> bool:
         """Whether there is nothing to do, so that nobody is waited for."""

@@ -6,7 +6,7 @@ Retention removes losing attempts, resume points of finished jobs, and jobs past
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
@@ -14,13 +14,14 @@ import structlog
 from tcnn.errors import RequestError
 from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.artifacts.bucket import BucketError, Object
-from tcnn_jobs.artifacts.layout import MANIFEST, Home, Manifest, file_key, manifest_key, parse
+from tcnn_jobs.artifacts.layout import MANIFEST, Home, Manifest, file_key, id_in, manifest_key, parse
 from tcnn_jobs.artifacts.local import remove
 from tcnn_jobs.artifacts.shared import SharedArtifacts
 from tcnn_jobs.attempts.stages import POINT, attempts_of, stage_of, worth_keeping
-from tcnn_jobs.errors import StoreUnavailable
+from tcnn_jobs.errors import OtherDatabase, StoreUnavailable
 from tcnn_jobs.housekeeping import coordination
 from tcnn_jobs.housekeeping.coordination import Election
+from tcnn_jobs.housekeeping.ownership import check, places
 from tcnn_jobs.model.jobs import Job, Status
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
@@ -48,7 +49,10 @@ class Chores(threading.Thread):
         self._store, self._home, self._settings = store, home, settings
         self._artifacts, self._election = artifacts, election
         self._told = threading.Event()
-        self._swept = self._kept = self._dropped = self._emptied = float("-inf")
+        now = time.monotonic()
+        # No file goes at the start, when somebody may yet notice that a setting is wrong.
+        self._due = {"log": now, "retention": now} | dict.fromkeys(("home", "store", "unfinished"), now + SWEEP)
+        self._refused = ""
 
     def run(self) -> None:
         """Run chores until `stop`."""
@@ -58,23 +62,39 @@ class Chores(threading.Thread):
     def step(self) -> None:
         """Run the chores that are due; no error here may end the thread."""
         try:
-            if time.monotonic() - self._emptied > CHECKPOINT:
-                self._emptied = time.monotonic()
+            if time.monotonic() >= self._due["log"]:
+                self._due["log"] = time.monotonic() + CHECKPOINT
                 self._store.checkpoint(longer_than=LOG)
+            store, home, artifacts = self._store, self._home, self._artifacts
+            self._tidy("retention", SWEEP, False, lambda: expire(store, self._settings, artifacts))
             # A home that all hosts share is one house; one of several has its own sweeper.
-            if time.monotonic() - self._swept > SWEEP and (self._home.shared or self._election.won()):
-                self._swept = time.monotonic()
-                sweep_home(self._home, self._store, self._artifacts)
-            if time.monotonic() - self._kept > SWEEP and self._election.won():
-                self._kept = time.monotonic()
-                sweep_shared(self._store, self._settings, self._artifacts)
-            if time.monotonic() - self._dropped > 24 * YOUNG and self._election.won():
-                self._dropped = time.monotonic()
-                drop_unfinished(self._artifacts)
+            self._tidy("home", SWEEP, home.shared, lambda: sweep_home(home, store, artifacts))
+            self._tidy("store", SWEEP, False, lambda: sweep_store(store, artifacts))
+            self._tidy("unfinished", 24 * YOUNG, False, lambda: drop_unfinished(artifacts))
         except StoreUnavailable:
             return  # the worker says so
         except Exception:
             chores_log.exception("a chore failed; it will be tried again")
+
+    def _tidy(self, what: str, every: float, everybody: bool, chore: Callable[[], None]) -> None:
+        """Do a chore that removes files, if it is due, is this worker's to do, and the files are this database's."""
+        if time.monotonic() < self._due[what] or not (everybody or self._election.won()):
+            return
+        self._due[what] = time.monotonic() + every
+        if self._is_ours():
+            chore()
+
+    def _is_ours(self) -> bool:
+        refused = ""
+        try:
+            for place in places(self._home, self._artifacts):
+                check(place, self._store)
+        except OtherDatabase as error:
+            refused = str(error)
+            if refused != self._refused:
+                log.error("nothing is removed: the files are another database's", problem=refused)
+        self._refused = refused
+        return not refused
 
     def stop(self) -> None:
         """End after the current chore."""
@@ -110,30 +130,43 @@ def winner(job: Job) -> int:
     return int(job.files[0].path.split("/")[1]) if job.files else job.claim
 
 
-def sweep_shared(store: Store, settings: QueueSettings, artifacts: Artifacts) -> None:
-    """Retention of what all hosts share: rows, and the object store, which is listed as a whole."""
-    _expire(store, settings, artifacts)
+def expire(store: Store, settings: QueueSettings, artifacts: Artifacts) -> None:
+    """Retention: jobs past their time or beyond the room for them, and rows of what is long over."""
+    if settings.retention_days is not None:
+        for job in store.expired(settings.retention_days):
+            forget(artifacts, store, job, "too old")
+    if settings.retention_gb is not None:
+        _make_room(store, settings.retention_gb * 1e9, artifacts)
     store.forget_use()
     store.forget_dead_workers()
     store.forget_audit(settings.audit_days)
-    if isinstance(artifacts, SharedArtifacts):
-        _sweep_store(artifacts, store, time.time())
+
+
+def _make_room(store: Store, most: float, artifacts: Artifacts) -> None:
+    oldest_first = store.expired(None, 1000)
+    sizes = artifacts.sizes()
+    total = sum(sizes.values())
+    for job in oldest_first:
+        if total <= most:
+            break
+        forget(artifacts, store, job, "no room")
+        total -= sizes.get(job.id, 0)
 
 
 def sweep_home(home: Home, store: Store, artifacts: Artifacts) -> None:
     """Orphaned and obsolete files of this host's home directory."""
     now = time.time()
     for folder in (home.jobs, home.datasets, home.checkpoints):
-        paths = {path.name.partition(".")[0]: path for path in folder.iterdir()}
+        paths = {id_in(path.name): path for path in folder.iterdir()}
         known = store.known(list(paths))
         for name, path in paths.items():
-            if name not in known and now - _modified(path) > YOUNG:
+            if name and name not in known and now - _modified(path) > YOUNG:
                 _remove(path)
     for path in home.incoming.iterdir():
         if now - _modified(path) > 24 * YOUNG:
             _remove(path)
     for path in home.jobs.iterdir():
-        if home.shared or sum(1 for _ in path.iterdir()) > 1:
+        if path.is_dir() and (home.shared or sum(1 for _ in path.iterdir()) > 1):
             try:
                 job = store.get(path.name)
             except RequestError:
@@ -144,13 +177,17 @@ def sweep_home(home: Home, store: Store, artifacts: Artifacts) -> None:
         artifacts.cache.sweep(24 * YOUNG)
 
 
-def _sweep_store(artifacts: SharedArtifacts, store: Store, now: float) -> None:
-    """Remove objects of ids without a row, of attempts that lost, and resume points of finished jobs."""
-    objects = artifacts.objects()
+def sweep_store(store: Store, artifacts: Artifacts) -> None:
+    """Remove objects of ids without a row, of attempts that lost, and resume points of finished jobs; the object store
+    is listed as a whole."""
+    if not isinstance(artifacts, SharedArtifacts):
+        return
+    now, objects = time.time(), artifacts.objects()
     known = store.known(list(objects))
     for identifier, found in objects.items():
         if identifier not in known:
-            if all(now - item.modified > YOUNG for item in found.values()):
+            ours = id_in(identifier) or not identifier  # half a file has none
+            if ours and all(now - item.modified > YOUNG for item in found.values()):
                 log.info("swept", objects=len(found), id=identifier)
                 artifacts.bucket.remove(*found)
         elif next(iter(found)).startswith("jobs/"):
@@ -204,21 +241,6 @@ def _sweep_job(
 def _old(key: str, found: Mapping[str, Object], now: float) -> bool:
     """Whether no manifest under way can still come to name an object: a resume point, or older than `YOUNG`."""
     return key.rpartition("/")[2].startswith(POINT) or now - found[key].modified > YOUNG
-
-
-def _expire(store: Store, settings: QueueSettings, artifacts: Artifacts) -> None:
-    if settings.retention_days is not None:
-        for job in store.expired(settings.retention_days):
-            forget(artifacts, store, job, "too old")
-    if settings.retention_gb is not None:
-        oldest_first = store.expired(None, 1000)
-        sizes = artifacts.sizes()
-        total = sum(sizes.values())
-        for job in oldest_first:
-            if total <= settings.retention_gb * 1e9:
-                break
-            forget(artifacts, store, job, "no room")
-            total -= sizes.get(job.id, 0)
 
 
 def forget(artifacts: Artifacts, store: Store, job: Job, why: str) -> None:

@@ -19,7 +19,7 @@ from tcnn_jobs.attempts.courier import Courier
 from tcnn_jobs.engines.base import Engine
 from tcnn_jobs.engines.local import LocalEngine, RayEngine
 from tcnn_jobs.errors import StoreUnavailable
-from tcnn_jobs.housekeeping import coordination
+from tcnn_jobs.housekeeping import coordination, ownership
 from tcnn_jobs.housekeeping.janitor import Chores
 from tcnn_jobs.housekeeping.webhooks import Outbox
 from tcnn_jobs.settings import QueueSettings
@@ -40,7 +40,7 @@ def work(settings: QueueSettings, *, until_empty: bool = False) -> None:
     """Run a worker until SIGTERM or Ctrl-C, or until the queue is empty. Call it from the main thread.
 
     Raises `EnvironmentFailure` if the home directory or the database cannot be used, or workers of other versions are
-    at the queue.
+    at the queue; `OtherDatabase` if files of another database are in the home directory or the bucket.
     """
     keep_to_oneself()
     logs.configure(settings.log_format, settings.log_level)
@@ -48,6 +48,7 @@ def work(settings: QueueSettings, *, until_empty: bool = False) -> None:
     artifacts = open_artifacts(settings, home)
     store = Store(settings.database)
     store.migrate()
+    ownership.check_all(ownership.places(home, artifacts), store)
     check_fellows(store)
     host = socket.gethostname()
     name = f"{host}-{os.getpid()}-{secrets.token_hex(3)}"

@@ -25,6 +25,7 @@ from tcnn_api.app import create_app
 from tcnn_api.deps import Service
 from tcnn_api.routes.operation import pages
 from tcnn_api.settings import load
+from tcnn_jobs.artifacts.layout import MARK
 from tcnn_jobs.model.jobs import TERMINAL, Kind, Status
 from tcnn_jobs.model.operation import WorkerInfo
 from tcnn_jobs.store import Store
@@ -110,6 +111,15 @@ def test_a_home_that_is_gone_or_full_is_not_ready(own: TestClient, tmp_path: Pat
     crowded = create_app(load(home=tmp_path / "crowded", min_free_gb=1e9))
     with TestClient(crowded, base_url="http://localhost") as client:
         assert "1e+09 GB" in refusal(client.get("/readyz"), 503, "space")["detail"]
+
+
+def test_a_home_of_another_database_is_not_ready(own: TestClient, refusal: Refusal) -> None:
+    """Such as one that was mounted over the server's."""
+    mark = parts_of(own).home.root / MARK
+    mark.write_text("0123456789abcdef0123456789abcdef\n")
+    assert "files of another database" in refusal(own.get("/readyz"), 503, "home")["detail"]
+    mark.write_text(parts_of(own).store.identity())
+    assert own.get("/readyz").status_code == 200
 
 
 def test_a_store_that_does_not_answer_one_probe_is_asked_by_no_other(

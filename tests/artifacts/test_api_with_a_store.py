@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 from tcnn_api.app import create_app
 from tcnn_api.routes.uploads import datasets
 from tcnn_api.settings import ApiSettings
+from tcnn_jobs.housekeeping.ownership import bucket_of, check
 from tcnn_jobs.model.jobs import Status
 
 
@@ -113,4 +114,16 @@ def test_a_store_that_refuses_or_is_away(
     assert east.get("/readyz").status_code == 200
     gate.refuse = lambda method, path: (503, "ServiceUnavailable")
     ready = east.get("/readyz")
+    assert ready.status_code == 503 and [one["field"] for one in ready.json()["errors"]] == ["artifacts"]
+
+
+def test_a_bucket_of_another_database_is_not_ready(hosts: list[Host], replicas: list[TestClient], gate: Gate) -> None:
+    """Marked by the database whose files were found there first."""
+    east, west = replicas
+    made = east.post("/datasets", files={"file": ("set.zip", archive())}).json()["id"]
+    check(bucket_of(hosts[0].artifacts), hosts[1].store)
+    assert {"team/database.id", f"team/datasets/{made}.tar"} == gate.names()
+    assert east.get("/readyz").status_code == west.get("/readyz").status_code == 200
+    hosts[0].artifacts.bucket.put_text("database.id", "another")
+    ready = west.get("/readyz")
     assert ready.status_code == 503 and [one["field"] for one in ready.json()["errors"]] == ["artifacts"]

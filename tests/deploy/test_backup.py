@@ -58,6 +58,7 @@ def test_sqlite(tmp_path: Path) -> None:
         copy = Store(f"sqlite:///{backup / 'tcnn.db'}")
         copy.check()
         assert copy.get(job.id) == store.get(job.id)
+        assert copy.identity() == store.identity(), "whose files they are"
         copy.close()
     store.close()
     (home / "tcnn.db").write_bytes(b"something else" * 1000)
@@ -89,7 +90,7 @@ def test_postgresql(database: tuple[str, Path], tmp_path: Path) -> None:
     given = {"PATH": f"{programs}:/usr/bin:/bin", "TCNN_DATABASE_URL": url, "BACKUP": str(tmp_path)}
     store = Store(url)
     store.migrate()
-    before = submit(store)
+    before, own = submit(store), store.identity()
     shell(block("pg_dump"), tmp_path, **given)
     assert (tmp_path / "copied").exists()
     after = submit(store)
@@ -97,7 +98,7 @@ def test_postgresql(database: tuple[str, Path], tmp_path: Path) -> None:
     shell(block("pg_restore"), tmp_path, **given)
     restored = Store(url)
     restored.check()
-    assert restored.get(before.id).id == before.id
+    assert (restored.get(before.id).id, restored.identity()) == (before.id, own)
     with pytest.raises(JobNotFound):
         restored.get(after.id)
     assert submit(restored).number > before.number  # counters came back too
@@ -114,6 +115,7 @@ def test_postgresql_of_an_earlier_release(database: tuple[str, Path], tmp_path: 
     to_revision(store, "0016")
     shell(block("pg_dump"), tmp_path, **given)
     store.migrate()
+    own = store.identity()
     store.close()
     over = f'pg_restore --clean --if-exists --dbname="{url}" "$BACKUP/tcnn.dump"'  # leaves what the dump has not
     shell(over, tmp_path, **given)
@@ -124,5 +126,5 @@ def test_postgresql_of_an_earlier_release(database: tuple[str, Path], tmp_path: 
     shell(block("pg_restore"), tmp_path, **given)
     store.migrate()
     store.check()
-    assert store.get(job.id).id == job.id
+    assert (store.get(job.id).id, store.identity()) == (job.id, own)
     store.close()

@@ -77,7 +77,8 @@ class House:
 
     def sweep(self, **settings: object) -> None:
         """What housekeeping does every ten minutes, at once."""
-        janitor.sweep_shared(self.store, self.settings.model_copy(update=settings), self.artifacts)
+        janitor.expire(self.store, self.settings.model_copy(update=settings), self.artifacts)
+        janitor.sweep_store(self.store, self.artifacts)
         janitor.sweep_home(self.home, self.store, self.artifacts)
 
     def messages(self, job: Job) -> list[str]:

@@ -16,11 +16,16 @@ from tcnn_api.description import examples
 from tcnn_api.description.openapi import problems
 from tcnn_api.errors import RETRY_AFTER, FieldError, TooManyAtOnce, problem
 from tcnn_api.schemas import Health, Readiness
+from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.artifacts.layout import Home
+from tcnn_jobs.artifacts.shared import SharedArtifacts
+from tcnn_jobs.housekeeping.ownership import belongs, bucket_of, place_of
 
 log = structlog.get_logger("tcnn.api")
 
 router = APIRouter(tags=["operation"])
+
+_FOREIGN = "has the files of another database, and nothing is swept; see Backup in docs/operations.md"
 
 
 @router.get(
@@ -67,25 +72,30 @@ async def me(request: Request) -> Me:
 )
 async def readyz(parts: ServiceDep, request: Request) -> Readiness | Response:
     """Readiness: the database accepts changes and the schema fits, the object store answers, TCNN_HOME is writable with
-    free space. No key.
+    free space, and both have files of this database only. No key.
     """
     wrong = []
+    own = None
     try:
-        await parts.pools.database.run("", parts.store.check_lately)
+        own = await parts.pools.database.run("", parts.store.check_lately)
     except EnvironmentFailure as error:
         log.warning("failed", error=str(error))
         said = "locked, away, full, read-only, or of another version; the log says more"
         wrong.append(FieldError(field="database", message=said))
     free = 0
     try:
-        free = await to_thread.run_sync(_free, parts.home)
-    except (EnvironmentFailure, OSError):
-        wrong.append(FieldError(field="home", message="cannot be written to"))
+        free, ours = await to_thread.run_sync(_look_at_home, parts.home, own)
+    except (EnvironmentFailure, OSError) as error:
+        log.warning("failed", error=str(error))
+        wrong.append(FieldError(field="home", message="cannot be written to; the log says more"))
     else:
+        if not ours:
+            wrong.append(FieldError(field="home", message=_FOREIGN))
         if free < parts.settings.min_free_gb * 1e9:
             wrong.append(FieldError(field="space", message=f"expected {parts.settings.min_free_gb:g} GB, found less"))
     try:
-        await parts.pools.probe.run("", parts.artifacts.check)
+        if not await parts.pools.probe.run("", _look_at_store, parts.artifacts, own):
+            wrong.append(FieldError(field="artifacts", message=_FOREIGN))
     except (EnvironmentFailure, TooManyAtOnce) as error:  # it still has not answered those who asked before
         log.warning("failed", error=str(error))
         wrong.append(FieldError(field="artifacts", message="the store of results does not answer; the log says more"))
@@ -95,11 +105,18 @@ async def readyz(parts: ServiceDep, request: Request) -> Readiness | Response:
     return Readiness(free_bytes=free)
 
 
-def _free(home: Home) -> int:
-    """Free bytes on the disk of TCNN_HOME, after a test write. One that was moved away is not made anew: it could no
-    longer be moved back.
+def _look_at_home(home: Home, own: str | None) -> tuple[int, bool]:
+    """Free bytes on the disk of TCNN_HOME, after a test write, and whether it belongs to the database `own`, if that is
+    known. A home that was moved away is not made anew: it could no longer be moved back.
     """
     if not home.root.is_dir():
         raise NotADirectoryError(home.root)
     home.create()
-    return shutil.disk_usage(home.root).free
+    return shutil.disk_usage(home.root).free, own is None or belongs(place_of(home), own)
+
+
+def _look_at_store(artifacts: Artifacts, own: str | None) -> bool:
+    """Whether the store of results, if there is one, belongs to the database `own`; raises `EnvironmentFailure` if it
+    does not answer."""
+    artifacts.check()
+    return own is None or not isinstance(artifacts, SharedArtifacts) or belongs(bucket_of(artifacts), own)

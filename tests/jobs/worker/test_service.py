@@ -14,7 +14,7 @@ from houses import PRELUDE, House, wait_for
 from test_webhooks import Receiver, receiver  # noqa: F401 - a fixture
 
 from tcnn_jobs.engines.local import LocalEngine
-from tcnn_jobs.housekeeping import coordination
+from tcnn_jobs.housekeeping import coordination, janitor
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.worker import service
@@ -31,6 +31,7 @@ def plays(house: House, monkeypatch: pytest.MonkeyPatch) -> Plays:
         engine = LocalEngine((sys.executable, "-S", "-c", PRELUDE + script))
         monkeypatch.setattr(service, "engine_for", lambda settings: engine)
         monkeypatch.setattr(coordination, "spread", lambda seconds: seconds / 50)
+        monkeypatch.setattr(janitor, "SWEEP", 0.0)
         return house.settings
 
     return plays
