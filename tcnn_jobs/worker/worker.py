@@ -121,7 +121,8 @@ class Worker:
             self._enforce()
             self._settle()
             poll, lease = self.settings.poll, self.settings.lease
-            if self._is_due("beat", coordination.heartbeat(poll, self.fellows, lease, busy=self.busy > 0)):
+            urgent = self.busy > 0 or self._away
+            if self._is_due("beat", coordination.heartbeat(poll, self.fellows, lease, busy=urgent)):
                 self._beat()
             if self._is_due("count", coordination.shared(poll, self.fellows)):
                 self.fellows = self.store.count_workers()
@@ -133,6 +134,7 @@ class Worker:
         except StoreUnavailable as error:
             if not self._away:
                 log.error("the database is away; jobs go on", problem=str(error), held=self.busy)
+                self._due["beat"] = 0.0  # the first change that it accepts shows that it is back
             self._away = True
         except Exception:
             self._failures += 1
@@ -140,9 +142,7 @@ class Worker:
             if self._failures >= MOST_FAILURES:
                 raise  # whoever supervises this process starts another
         else:
-            if self._away:
-                log.info("the database is back")
-            self._away, self._failures = False, 0
+            self._failures = 0
         return claimed
 
     def _is_due(self, what: str, every: float) -> bool:
@@ -273,6 +273,9 @@ class Worker:
     def _beat(self) -> None:
         attempts, waiting = [*self._running, *self._ended], list(self._waiting)
         holds = self._heartbeats.send(attempts, waiting, len(self._free))
+        if self._away:  # only a change shows it: one that is full or read-only can still be read
+            self._away = False
+            log.info("the database is back")
         for job in waiting:
             if holds[self._heartbeats.claim_of(job)] is not Hold.HELD:
                 self._waiting.remove(job)

@@ -1,8 +1,10 @@
 """A worker's process: its parts hang together, signals and the end of the queue end it, and what it starts jobs by."""
 
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import sys
 import threading
 import time
@@ -17,6 +19,7 @@ from tcnn_jobs.engines.local import LocalEngine
 from tcnn_jobs.housekeeping import coordination, janitor
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.settings import QueueSettings
+from tcnn_jobs.store import Store
 from tcnn_jobs.worker import service
 from tcnn_jobs.worker.service import work
 
@@ -95,3 +98,29 @@ def test_a_process_that_cannot_be_started_is_tried_as_often_as_the_job_may_be(ho
     assert after.error.code == "environment"
     assert after.error.message.startswith("the job's process could not be started: ")
     assert after.error.message.endswith("Resource temporarily unavailable")
+
+
+def test_a_database_that_can_only_be_read_is_away_once_and_back_once(
+    house: House, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on a full disk: steps that only read succeed all the time."""
+    house.store.close()
+    house.store = Store(house.settings.database, wait=0.02)
+    worker = house.worker("succeed()")
+    worker.step()
+
+    def steps() -> list[int]:
+        for _ in range(20):
+            worker.step()
+            time.sleep(0.02)
+        printed = "".join(capsys.readouterr())
+        return [printed.count(f"the database is {what}") for what in ("away", "back")]
+
+    assert steps() == [0, 0]
+    house.submit()
+    with contextlib.closing(sqlite3.connect(house.store.place, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert steps() == [1, 0]
+        assert steps() == [0, 0]
+        other.execute("ROLLBACK")
+        assert steps() == [0, 1]
