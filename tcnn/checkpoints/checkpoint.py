@@ -39,11 +39,12 @@ from tcnn.checkpoints.files import (
 )
 from tcnn.checkpoints.merging import APART, MERGED, merging_in
 from tcnn.conversion.report import ConversionReport
-from tcnn.errors import CheckpointError, RequestError, shorten
+from tcnn.errors import CheckpointError, RequestError, one_line, shorten
 from tcnn.files import path_of, replacing
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.models.checks import named, refuse_prepared, refuse_unwritable, refuse_without_shapes, unwrapped
 from tcnn.models.running import usable_device
+from tcnn.state import VERSIONS, of_file, parts, unshared
 from tcnn.verification.report import VerificationReport
 from tcnn.version import __version__
 from tcnn.wording import warn_caller
@@ -54,7 +55,7 @@ EDITED = "edited"
 RESERVED = frozenset(
     {
         "format", "tcnn_version", "base_model", "conversion", "verification", "pretrained_cfg", "label_names", "digest",
-        EDITED, MERGED, APART,
+        EDITED, MERGED, APART, VERSIONS,
     }
 )  # fmt: skip
 """Metadata keys that `save` writes itself."""
@@ -129,7 +130,8 @@ def contents(
     refuse_unwritable(model)
     described = describe_model(model, report)
     report, cfg, edited, merging = described
-    tensors = unshared(model.state_dict())
+    state = parts(model.state_dict())
+    tensors = unshared(state.tensors)
     metadata = {
         "format": "pt",
         "tcnn_version": __version__,
@@ -137,6 +139,10 @@ def contents(
         "conversion": report.model_dump_json(),
         "pretrained_cfg": json.dumps(cfg, default=str),
     }
+    try:
+        metadata |= state.metadata()
+    except TypeError as error:
+        raise RequestError(f"{type(model).__name__}: `_metadata` of its state is no JSON ({error})") from error
     if merging is not None:
         metadata |= merging.sections()
     if (note := note_of(described)) is not None:
@@ -158,20 +164,6 @@ def contents(
         metadata[LEARNED_FROM] = json.dumps(record)
     metadata["digest"] = digest(tensors, metadata)
     return tensors, metadata
-
-
-def unshared(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous tensors on the CPU without shared memory, as safetensors needs them; only shared ones are copied."""
-    tensors: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, value in state.items():
-        tensor = value.detach().cpu().contiguous()
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() in seen or storage.nbytes() != tensor.nbytes:
-            tensor = tensor.clone()
-        seen.add(tensor.untyped_storage().data_ptr())
-        tensors[name] = tensor
-    return tensors
 
 
 def digest(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
@@ -261,21 +253,26 @@ def assemble(
     if source is not None:
         fit_classifier(model, classes or report.model_args.get("num_classes"), checkpoint.tensors)
     refuse_other_source(model, edited, name)
-    try:
-        model.load_state_dict(_tie_parameters(model, checkpoint.tensors, name), strict=True, assign=True)
-    except (RuntimeError, KeyError) as error:  # quantised layers ask for what is not there
-        reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
-        advice = (
-            ""
-            if source is not None
-            else f"; {way_out(report, checkpoint.tensors, checkpoint.section('pretrained_cfg'))}"
-        )
-        raise CheckpointError(f"{name}: does not fit {report.base_model}: {shorten(reason)}{advice}") from error
+    found = checkpoint.tensors, checkpoint.section("pretrained_cfg")
+    fill(model, checkpoint, name, "" if source is not None else f"; {way_out(report, *found)}")
     if cfg := checkpoint.section("pretrained_cfg"):
         merged: Any = {**(getattr(model, "pretrained_cfg", None) or {}), **cfg}
         model.pretrained_cfg = model.default_cfg = merged
     keep_record(model, checkpoint.metadata)
     return model.eval()
+
+
+def fill(model: nn.Module, checkpoint: Checkpoint, name: str, advice: str = "") -> None:
+    """Load a checkpoint's state into a model of its architecture; raises `CheckpointError`."""
+    try:
+        state = of_file(_tie_parameters(model, checkpoint.tensors, name), checkpoint.metadata)
+        model.load_state_dict(state.to_load(model.state_dict()), strict=True, assign=True)
+    except CheckpointError:
+        raise
+    except Exception as error:  # a module reads its state as it likes
+        reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), one_line(error))
+        told = f"{name}: does not fit {checkpoint.conversion.base_model}: {shorten(reason)}{advice}"
+        raise CheckpointError(told) from error
 
 
 def _tie_parameters(model: nn.Module, tensors: dict[str, Tensor], file: str) -> dict[str, Tensor]:

@@ -95,7 +95,7 @@ def _trained(file: Path, run: FinishedRun, data: ImageSet) -> nn.Module:
         return checkpoint.load(file)
     if gpsa_layers(run.source):
         model = prepare(run.source, run.config, data.class_names).model
-        model.load_state_dict(checkpoint.read(file).tensors)
+        checkpoint.fill(model, checkpoint.read(file), str(file))
         return model.eval()
     unconverted = {"convert": False, "convert_at": None, "matching": 0.0, "freeze": "none", "init": "default"}
     plain = run.config.model_copy(update=unconverted)

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from tcnn.errors import RequestError, UnknownModelError, WeightsError, one_line
 from tcnn.hugging_face import BUILD_ERRORS, download_error, download_errors, offline_if_unreachable, quiet_hub
 from tcnn.layers.convit import use_fast_attention
+from tcnn.state import State
 from tcnn.zoo import catalogue
 from tcnn.zoo import weights as weights_files
 from tcnn.zoo.catalogue import canonical, is_converted, no_model
@@ -128,10 +129,13 @@ def _own(file: Path | None, model_args: Mapping[str, object]) -> nn.Module:
     assert model is not None  # noqa: S101 - it has a name
     if file is not None:
         state = weights_files.without_prefix(file, weights_files.read(file).state, model.state_dict())
-        weights_files.refuse_not_finite(file, state)
-        if reason := weights_files.mismatch(state, model.state_dict(), ()):
-            raise WeightsError(f"{file} does not fit {network_name()}: {reason}")
-        model.load_state_dict(state)
+        weights_files.refuse_not_finite(file, state.tensors)
+        expected = model.state_dict()
+        try:
+            model.load_state_dict(state.to_load(expected))
+        except Exception as error:  # a module reads its state as it likes
+            reason = weights_files.mismatch(state.tensors, expected, ()) or one_line(error)
+            raise WeightsError(f"{file} does not fit {network_name()}: {reason}") from error
     return model.eval()
 
 
@@ -174,7 +178,8 @@ def _with_file(
 ) -> nn.Module:
     """The model with the weights of a file; its class count is the file's, where none is asked for."""
     structure = _on_meta(name, options)
-    state = weights_files.without_prefix(file, found.state, structure.state_dict())
+    own = weights_files.without_prefix(file, found.state, structure.state_dict())
+    state = own.tensors
     weights_files.refuse_not_finite(file, state)
     classes = _classes(structure, state)
     if classes is not None and "num_classes" not in options and classes != getattr(structure, "num_classes", None):
@@ -185,12 +190,12 @@ def _with_file(
     try:
         if is_converted(name) and state.keys() & _own_keys(structure):
             model: nn.Module = timm.create_model(name, pretrained=False, **options)
-            model.load_state_dict(state)
+            model.load_state_dict(own.to_load(model.state_dict()))
         else:
             model = timm.create_model(
                 name, pretrained=True, pretrained_cfg_overlay=_overlay(state, options), **options
             )  # fmt: skip
-            _make_sure(file, name, model, state)
+            _make_sure(file, name, model, own)
     except BUILD_ERRORS as error:
         reason = weights_files.mismatch(state, structure.state_dict(), _classifiers(structure))
         raise WeightsError(f"{file} does not fit {name}: {reason or one_line(error)}") from error
@@ -202,19 +207,20 @@ def _with_file(
     return model.eval()
 
 
-def _make_sure(file: Path, name: str, model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
+def _make_sure(file: Path, name: str, model: nn.Module, state: State) -> None:
     """Load a file's weights into a model whose architecture does not ask timm for them, or say that it cannot be done.
 
     Such a function ignores `pretrained`: timm neither loads anything nor says so, and the weights would be random ones.
     """
-    if not weights_files.none_in(state, model.state_dict()):
+    expected = model.state_dict()
+    if not weights_files.none_in(state.tensors, expected):
         return
-    if weights_files.mismatch(state, model.state_dict(), ()) is not None:
+    if weights_files.mismatch(state.tensors, expected, ()) is not None:
         raise WeightsError(
             f"{file}: {name} was built without any of its weights: the architecture ignores timm's `pretrained`, and "
             f"the names of the file are not its own; save {name}'s own state_dict"
         )
-    model.load_state_dict(dict(state))
+    model.load_state_dict(state.to_load(expected))
 
 
 def _overlay(state: Mapping[str, object], options: Mapping[str, object]) -> dict[str, object]:

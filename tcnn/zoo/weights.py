@@ -8,15 +8,17 @@ import argparse
 import zipfile
 from collections import Counter
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from tcnn.errors import WeightsError, one_line, shorten
+from tcnn.state import State, of_file, parts
 
 ENTRIES = (
     "state_dict_ema", "model_ema", "ema_state_dict", "state_dict", "model_state_dict", "model", "net", "network",
@@ -28,7 +30,7 @@ ENTRIES = (
 class WeightsFile(NamedTuple):
     """What a weights file contains."""
 
-    state: dict[str, Tensor]
+    state: State
     architecture: str | None
     """The model's name, where the file records it: timm's train.py does."""
     arguments: dict[str, Any]
@@ -67,7 +69,11 @@ def read(path: Path) -> WeightsFile:
 
 def _content(path: Path) -> Any:
     if path.suffix == ".safetensors":
-        return load_file(path)
+        with safe_open(path, framework="pt") as handle:
+            state = State({name: handle.get_tensor(name) for name in handle.keys()})  # noqa: SIM118
+            with suppress(ValueError):  # another program's, under the same key
+                state = of_file(state.tensors, handle.metadata() or {})
+            return state.state_dict()
     with torch.serialization.safe_globals([argparse.Namespace]):  # timm's train.py keeps its options; plain values
         return torch.load(path, map_location="cpu", weights_only=True)
 
@@ -95,36 +101,35 @@ def _is_another_archive(path: Path) -> bool:
         return False
 
 
-def _state(content: Mapping[Any, Any], depth: int = 2) -> dict[str, Tensor] | None:
+def _state(content: Mapping[Any, Any], depth: int = 2) -> State | None:
     """The state dict in what a file contains, wherever it lies; None if there is none."""
     tensors = {key: value for key, value in content.items() if isinstance(key, str) and isinstance(value, Tensor)}
     if tensors and not any(isinstance(content.get(entry), Mapping) for entry in ENTRIES):
-        return tensors
+        return parts(content)._replace(tensors=tensors)
     inner = [value for value in map(content.get, ENTRIES) if isinstance(value, Mapping)]
     inner = inner or [value for value in content.values() if isinstance(value, Mapping)]
     found = [state for value in inner if depth and (state := _state(value, depth - 1)) is not None]
     return found[0] if found else None
 
 
-def without_prefix(path: Path, state: Mapping[str, Tensor], expected: Collection[str]) -> dict[str, Tensor]:
-    """The tensors of a model's own keys, without the prefix of a wrapper; all of them where there is no such prefix.
+def without_prefix(path: Path, state: State, expected: Collection[str]) -> State:
+    """The part of a model's own keys, without the prefix of a wrapper; all of it where there is no such prefix.
 
     Raises `WeightsError` where two prefixes fit alike, as those of a student and its teacher do.
     """
     counts: Counter[str] = Counter()
-    for key in state:
-        parts = key.split(".")
-        for place in range(len(parts)):
-            if ".".join(parts[place:]) in expected:
-                counts["".join(f"{part}." for part in parts[:place])] += 1
+    for key in state.tensors:
+        words = key.split(".")
+        for place in range(len(words)):
+            if ".".join(words[place:]) in expected:
+                counts["".join(f"{word}." for word in words[:place])] += 1
     best = counts.most_common(2)
     if not best or not best[0][0] or best[0][1] < len(expected) / 2:
-        return dict(state)
+        return state
     if len(best) == 2 and best[1][1] == best[0][1]:
         names = " and ".join(sorted(prefix for prefix, _ in best))
         raise WeightsError(f"{path}: weights under {names} fit alike; save the state dict of one of them")
-    prefix = best[0][0]
-    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+    return state.without(best[0][0])
 
 
 def refuse_not_finite(path: Path, state: Mapping[str, Tensor]) -> None:
@@ -140,11 +145,12 @@ def refuse_not_finite(path: Path, state: Mapping[str, Tensor]) -> None:
             )
 
 
-def write(path: Path, state: Mapping[str, Tensor], out: Path) -> None:
+def write(path: Path, state: State, out: Path) -> None:
     """Write what `read` has found in a file as safetensors; raises `WeightsError` for tensors without such a form."""
     # Each with a memory of its own: of what shares one, or is a part of another, all of it would be written.
     try:
-        save_file({key: tensor.detach().clone().contiguous() for key, tensor in state.items()}, out, {"format": "pt"})
+        tensors = {key: tensor.detach().clone().contiguous() for key, tensor in state.tensors.items()}
+        save_file(tensors, out, {"format": "pt"} | state.metadata())
     except (SafetensorError, RuntimeError, ValueError, TypeError, KeyError) as error:  # a type that the format lacks
         raise WeightsError(f"{path}: cannot be written as safetensors: {one_line(error)}") from error
 

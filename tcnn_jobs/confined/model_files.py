@@ -209,13 +209,13 @@ def _keep(path: Path, out: Path, safetensors: bool, bounds: Bounds) -> dict[str,
         content = weights.read(path)
     except (MemoryError, RuntimeError) as error:
         raise WeightsError(f"cannot be read here: {one_line(error)}") from error
-    state = content.state
+    state = content.state.tensors
     if len(state) > MOST_TENSORS:
         raise WeightsError(f"{path}: expected at most {MOST_TENSORS:,} tensors, found {len(state):,}")
     weights.refuse_not_finite(path, state)
     size = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
     bounds.check(size, size, out.parent)
-    weights.write(path, state, out)
+    weights.write(path, content.state, out)
     named = (content.architecture or "").rpartition("/")[2]
     return {
         "architecture": named if named.partition(".")[0] in catalogue.entries() else None,

@@ -25,6 +25,7 @@ from tcnn.conversion.plan import Plan
 from tcnn.errors import CheckpointError, RequestError, UnknownModelError
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.models.running import gpsa_layers
+from tcnn.state import unshared
 
 WRITTEN = Path(__file__).parent / "written"
 CONVOLUTIONS = ["layer4.0.conv1", "layer4.0.conv2", "layer4.1.conv1", "layer4.1.conv2"]
@@ -70,7 +71,7 @@ def test_weights_of_a_file_in_a_model_of_timms(lively: Callable[..., nn.Module],
     images = torch.randn(2, 1, 32, 32)
     assert torch.equal(cnn(images), source(images))
     model = tcnn.convert(source, content_heads=1).model
-    save_file(checkpoint.unshared(model.state_dict()), tmp_path / "t.safetensors")
+    save_file(unshared(model.state_dict()), tmp_path / "t.safetensors")
     options = {"num_classes": 3, "in_chans": 1, "content_heads": 1}
     found = open_checkpoint("t_test_resnet", tmp_path / "t.safetensors", **options)
     assert found.section("weights") == "file" and found.tensors.keys() == model.state_dict().keys()

@@ -18,9 +18,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tcnn.checkpoints.checkpoint import unshared
-from tcnn.errors import CheckpointError, RequestError
+from tcnn.errors import CheckpointError, RequestError, one_line, shorten
 from tcnn.files import replacing
+from tcnn.state import State, of_file, parts, unshared
 from tcnn.training.recipe.optim import group_counters, named_groups, parameter_states
 from tcnn.version import __version__
 
@@ -56,6 +56,11 @@ class ResumePoint(NamedTuple):
     position: Position
     tensors: dict[str, Tensor]
     scalars: dict[str, Any]
+    metadata: dict[str, str]
+
+    def state(self, prefix: str) -> State:
+        """The state of one of its models, whose names begin with a prefix."""
+        return of_file(self.tensors_with_prefix(prefix), self.metadata, prefix)
 
     def tensors_with_prefix(self, prefix: str) -> dict[str, Tensor]:
         """The tensors whose names begin with a prefix, by the rest of their names."""
@@ -76,12 +81,13 @@ def save_point(
 
     A point that claims to be newer is one that could not be read when the run was resumed, so it is removed as well.
     """
-    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    if ema is not None:
-        tensors |= {f"ema.{name}": tensor for name, tensor in ema.state_dict().items()}
+    states = {"model.": parts(model.state_dict())} | ({} if ema is None else {"ema.": parts(ema.state_dict())})
+    tensors: dict[str, Any] = {
+        f"{prefix}{name}": tensor for prefix, own in states.items() for name, tensor in own.tensors.items()
+    }
     tensors |= {f"matching.{name}": tensor for name, tensor in (matching or {}).items()}
-    states, scalars = named_states(model, optimizer)
-    tensors |= states
+    moments, scalars = named_states(model, optimizer)
+    tensors |= moments
     for index, counters in enumerate(group_counters(optimizer)):
         for key, value in counters.items():
             (tensors if isinstance(value, Tensor) else scalars)[f"group.{index}.{key}"] = value
@@ -92,6 +98,8 @@ def save_point(
         "strides": json.dumps(memory_formats(tensors)),
         "scalars": json.dumps(scalars | {f"scaler.{key}": value for key, value in scaler.items()}),
     }
+    for prefix, own in states.items():
+        metadata |= own.metadata(prefix)
     path = directory / f"step-{position.updates:09d}-{position.epoch:05d}-{position.step:07d}.safetensors"
     with replacing(path, force=True) as temporary:
         save_file(unshared(tensors), temporary, metadata)
@@ -162,7 +170,7 @@ def read_point(path: Path) -> ResumePoint:
             tensors[name] = tensors[name].new_empty_strided(tensors[name].shape, strides).copy_(tensors[name])
     except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
         raise CheckpointError(f"{path}: not a whole resume file; it is passed over") from error
-    return ResumePoint(path, position, tensors, scalars)
+    return ResumePoint(path, position, tensors, scalars, metadata)
 
 
 def restore(
@@ -170,12 +178,12 @@ def restore(
 ) -> None:
     """Load a resume point into model, optimizer, moving average and scaler; raises `CheckpointError`."""
     try:
-        model.load_state_dict(point.tensors_with_prefix("model."))
+        model.load_state_dict(point.state("model.").to_load(model.state_dict()))
         if ema is not None:
-            ema.load_state_dict(point.tensors_with_prefix("ema."))
-    except RuntimeError as error:
-        reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
-        raise CheckpointError(f"{point.path}: does not fit {type(model).__name__}: {reason[:200]}") from error
+            ema.load_state_dict(point.state("ema.").to_load(ema.state_dict()))
+    except Exception as error:  # a module reads its state as it likes
+        reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), one_line(error))
+        raise CheckpointError(f"{point.path}: does not fit {type(model).__name__}: {shorten(reason, 200)}") from error
     states: dict[str, dict[str, Any]] = {}
     scalars = {key: value for key, value in point.scalars.items() if key.startswith("optimizer.")}
     for full, value in (
