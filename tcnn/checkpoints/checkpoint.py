@@ -44,7 +44,7 @@ from tcnn.files import path_of, replacing
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.models.checks import named, refuse_prepared, refuse_unwritable, refuse_without_shapes, unwrapped
 from tcnn.models.running import usable_device
-from tcnn.state import VERSIONS, of_file, parts, unshared
+from tcnn.state import EXTRA, VERSIONS, of_file, parts, unshared
 from tcnn.verification.report import VerificationReport
 from tcnn.version import __version__
 from tcnn.wording import warn_caller
@@ -55,7 +55,7 @@ EDITED = "edited"
 RESERVED = frozenset(
     {
         "format", "tcnn_version", "base_model", "conversion", "verification", "pretrained_cfg", "label_names", "digest",
-        EDITED, MERGED, APART, VERSIONS,
+        EDITED, MERGED, APART, VERSIONS, EXTRA,
     }
 )  # fmt: skip
 """Metadata keys that `save` writes itself."""

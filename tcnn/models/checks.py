@@ -12,6 +12,7 @@ from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.fused import FusedGPSA2d
 from tcnn.layers.shards import is_sharded
 from tcnn.layers.terms.kinds import PARAMETERS
+from tcnn.state import is_plain, parts
 
 PREPARED: dict[type[nn.Module], str] = {FoldedGPSA2d: "folded", FusedGPSA2d: "fused"}
 """The kinds of layers for inference only, and what was done to the GPSA layer in their place."""
@@ -151,8 +152,16 @@ def refuse_inference_tensors(model: nn.Module, verb: str) -> None:
 
 
 def refuse_packed(model: nn.Module, verb: str) -> None:
-    """Raise `RequestError` for a model with weights that are no tensors, as those of quantised layers are."""
-    for name, value in model.state_dict().items():
+    """Raise `RequestError` for a model with a state that no file holds: weights of quantised layers, objects."""
+    state = parts(model.state_dict())
+    for name, value in state.extra.items():
+        if not is_plain(value):
+            raise RequestError(
+                f"{type(model).__name__}: expected an extra state of plain values (numbers, strings, lists, tuples, "
+                f"dicts) or one tensor to {verb}, found {name}, of type {type(value).__name__}, with something else; "
+                "let get_extra_state return plain values"
+            )
+    for name, value in state.tensors.items():
         if not isinstance(value, Tensor):
             raise RequestError(
                 f"{type(model).__name__}: expected tensors to {verb}, found {name}, of type {type(value).__name__}, as "

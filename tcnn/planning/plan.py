@@ -24,6 +24,7 @@ from tcnn.models.trace import flops, input_shape, meta_copy, parameter_count
 from tcnn.planning.memory import free_bytes, free_disk_bytes, peak_bytes, reset_peak, step_bytes, taken_bytes
 from tcnn.planning.report import PlannedDisk, PlannedMemory, PlannedModel, PlannedPhase, TrainingPlan
 from tcnn.planning.trial import Pace, Phase, Trial
+from tcnn.state import parts
 from tcnn.training.baseline import baseline_config, baseline_start, check_baseline
 from tcnn.training.distributed import Processes, process_device
 from tcnn.training.preparing.converted import conversion_at
@@ -265,9 +266,8 @@ def _memory(
 
 
 def _disk(model: nn.Module, config: FinetuneConfig, out: Path) -> PlannedDisk:
-    weights = sum(tensor.nbytes for tensor in model.state_dict().values())
-    moments = 2 * sum(p.nbytes for p in model.parameters() if p.requires_grad)
-    point = weights * (1 if config.ema is None else 2) + moments
+    weights, trained = parts(model.state_dict()).bytes, sum(p.nbytes for p in model.parameters() if p.requires_grad)
+    point = weights * (1 if config.ema is None else 2) + 2 * trained
     return PlannedDisk(
         checkpoint=weights, resume_point=point, total=2 * weights + (config.keep + 1) * point,
         free=free_disk_bytes(out),

@@ -19,6 +19,7 @@ from tcnn.conversion.surgery import strideless
 from tcnn.errors import NothingToConvertError, RequestError, VerificationError
 from tcnn.folding.fold import fold
 from tcnn.models.running import gpsa_layers
+from tcnn.state import parts
 from tcnn.training.preparing.converted import conversion_at
 from tcnn.training.preparing.prepare import Start, is_checkpoint, prepare
 from tcnn.workflows.pipeline import Source, open_source
@@ -51,9 +52,9 @@ def baseline_start(
     start = prepare(cnn, own, class_names, pretrained, weights).model
     if conversion.stride != "keep":
         start = strideless(start, conversion_at(config.model_copy(update={"conversion": conversion}), tuned.size))
-    shared = tuned.model.state_dict()
+    shared = parts(tuned.model.state_dict()).tensors
     with torch.no_grad():
-        for name, tensor in start.state_dict().items():
+        for name, tensor in parts(start.state_dict()).tensors.items():
             if name in shared and shared[name].shape == tensor.shape:
                 tensor.copy_(shared[name])
     return tuned._replace(model=start.train(), trunk=())

@@ -23,6 +23,7 @@ from tcnn.files import write_atomically
 from tcnn.folding.fold import fused
 from tcnn.models.running import gpsa_layers
 from tcnn.models.trace import evaluating, flops, input_shape, meta_copy, parameter_count
+from tcnn.state import parts
 from tcnn.training.baseline import baseline_start
 from tcnn.training.preparing.prepare import Start, prepare
 from tcnn.training.runs.callbacks import Progress, Report
@@ -155,10 +156,9 @@ def _cost(model: nn.Module, size: tuple[int, int], device: torch.device, precisi
             model(images).sum().item()  # waits for the device
             rates.append(batch / max(1e-9, time.perf_counter() - before))
     rates = sorted(rates[1:])  # the first one warmed up
-    state = model.state_dict().values()
     return Cost(
         parameters=parameter_count(model),
-        bytes=sum(tensor.numel() * tensor.element_size() for tensor in state),
+        bytes=parts(model.state_dict()).bytes,
         flops=flops(meta_copy(model).eval(), shape),
         images_per_second=Rate(median=rates[len(rates) // 2], low=rates[0], high=rates[-1]),
     )

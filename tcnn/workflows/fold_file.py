@@ -20,6 +20,7 @@ from tcnn.folding.prune import prune
 from tcnn.folding.report import FoldResult, PruningAccuracy, Speed
 from tcnn.models.running import place_of, usable_device, weights_dtype, where_it_runs
 from tcnn.models.trace import evaluating, input_shape
+from tcnn.state import parts
 from tcnn.workflows.pipeline import is_directory
 from tcnn.workflows.recheck import load_images
 
@@ -80,9 +81,9 @@ def fold_to_file(
 
     def read_back(file: Path) -> None:
         progress("verifying the written file")
-        found = checkpoint.load(file).state_dict()
-        written = folded.state_dict()
-        if found.keys() != written.keys() or not all(torch.equal(found[k], written[k].cpu()) for k in written):
+        found, written = (parts(one.state_dict()) for one in (checkpoint.load(file), folded))
+        same = found.tensors.keys() == written.tensors.keys() and found.extra == written.extra
+        if not same or not all(torch.equal(found.tensors[k], value.cpu()) for k, value in written.tensors.items()):
             raise VerificationError(f"{output}: what was read back is not what was written; nothing was written")
 
     progress("measuring the speed")

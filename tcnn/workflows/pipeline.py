@@ -18,7 +18,9 @@ from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import convert, without_stride
 from tcnn.errors import OutputError, RequestError, VerificationError
 from tcnn.files import check_file, check_output, file_digest
+from tcnn.models.checks import refuse_unwritable
 from tcnn.models.running import usable_device
+from tcnn.state import parts
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify, verify_where_it_runs
 from tcnn.zoo.catalogue import cnn_of, is_converted, is_weights_file
@@ -114,6 +116,7 @@ def convert_to_file(
         )
     if is_directory(output):
         hub.refuse_without_layout(source)  # before the work
+    refuse_unwritable(source)
     progress("converting")
     model, report = convert(source, config)
     reference = source if config.stride == "keep" else without_stride(source, config)
@@ -184,7 +187,7 @@ def _open_cnn(name: str, num_classes: int | None, device: torch.device) -> tuple
     if num_classes is not None:
         raise RequestError(f"--num-classes: {name} has classes of its own, which it was trained for; leave it out")
     model = assemble(content, None, name)
-    fingerprint = checkpoint.digest(dict(model.state_dict()), {})
+    fingerprint = checkpoint.digest(parts(model.state_dict()).tensors, {})
     classes = getattr(model, "num_classes", None)
     base = content.conversion.base_model
     file = checkpoint_file(name)
@@ -246,7 +249,7 @@ def open_source(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = create_source(name, pretrained, weights, say, None, **model_args)
-    fingerprint = checkpoint.digest(dict(model.state_dict()), {})
+    fingerprint = checkpoint.digest(parts(model.state_dict()).tensors, {})
     training = None if weights is None else training_record(weights)
     origin = Source(
         name=name,

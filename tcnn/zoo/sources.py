@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from tcnn.errors import RequestError, UnknownModelError, WeightsError, one_line
 from tcnn.hugging_face import BUILD_ERRORS, download_error, download_errors, offline_if_unreachable, quiet_hub
 from tcnn.layers.convit import use_fast_attention
-from tcnn.state import State
+from tcnn.state import State, parts
 from tcnn.zoo import catalogue
 from tcnn.zoo import weights as weights_files
 from tcnn.zoo.catalogue import canonical, is_converted, no_model
@@ -134,7 +134,7 @@ def _own(file: Path | None, model_args: Mapping[str, object]) -> nn.Module:
         try:
             model.load_state_dict(state.to_load(expected))
         except Exception as error:  # a module reads its state as it likes
-            reason = weights_files.mismatch(state.tensors, expected, ()) or one_line(error)
+            reason = weights_files.mismatch(state.tensors, parts(expected).tensors, ()) or one_line(error)
             raise WeightsError(f"{file} does not fit {network_name()}: {reason}") from error
     return model.eval()
 

@@ -209,12 +209,14 @@ class Packed(nn.Linear):
 
 
 def test_weights_that_are_no_tensors(source: nn.Module, tmp_path: Path) -> None:
-    """As those of dynamic quantisation; `save` and `plan` ended in AttributeError."""
+    """`save` and `plan` ended in AttributeError."""
     packed = tcnn.convert(source).model
     packed.fc = Packed(96, 1000)
     for call, verb in (
         (lambda: tcnn.save(packed, tmp_path / "m.safetensors"), "save"),
         (lambda: tcnn.plan(packed, str(draw_classes(tmp_path / "p", ["a", "b"], 4)), seconds=0), "fine-tune"),
     ):
-        with pytest.raises(RequestError, match=rf"^ResNet: expected tensors to {verb}, found fc\._extra_state, of "):
+        with pytest.raises(
+            RequestError, match=rf"^ResNet: .* one tensor to {verb}, found fc\._extra_state, of type object"
+        ):
             call()

@@ -145,8 +145,13 @@ def test_metadata_keys(tmp_path: Path, lively) -> None:  # type: ignore[no-untyp
         metadata = file.metadata()
         parts = {key.rpartition("conv2.")[2] for key in file.keys() if "layer4.0.conv2." in key}  # noqa: SIM118
     documented = {row[0].strip("`") for row in rows("docs/files.md", "| key | value | when |")}
-    changed_by_hand_or_merged = {"edited", "merged", "apart"}  # test_edited.py has files with these
-    assert documented == set(metadata) | changed_by_hand_or_merged
+    others = {
+        "edited",
+        "merged",
+        "apart",
+        "extra_state",
+    }  # test_edited.py and test_extra_state.py have files with these
+    assert documented == set(metadata) | others
     assert json.loads(metadata["label_names"]) == ["a", "b"]
     tensors = re.findall(r"`(?:layer4\.0\.conv2)?\.(\w+)`", " ".join(r[0] for r in rows("docs/files.md", "| tensor |")))
     assert set(tensors) - {"bias"} == parts  # this convolution has no bias
