@@ -1,4 +1,4 @@
-"""Limits on connections: deadlines for request headers and for reading answers, a bound for each client.
+"""Limits on connections: deadlines for request headers and for reading answers, bounds of a head and for each client.
 
 A connection that nobody gets anything from costs a file descriptor: one that waits for a request, one whose answer the
 client does not read, in the middle of it or after its end.
@@ -7,14 +7,31 @@ client does not read, in the middle of it or after its end.
 import asyncio
 import ipaddress
 import itertools
+import json
 import resource
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 HEAD = 15.0
 """Seconds from a connection, or from the first byte of a further request on it, to the end of the request's head."""
+MOST_HEAD = 64 << 10
+"""Bytes of a head. The parser keeps what it has read of one, which takes twenty times the memory of short lines."""
+TOO_LONG = {
+    "type": "about:blank",
+    "title": "Request Header Fields Too Large",
+    "status": 431,
+    "detail": f"expected at most {MOST_HEAD:,} bytes of headers, found more; send fewer or shorter ones",
+    "instance": "",
+    "errors": [],
+}
+"""The answer to a longer one, in the form of all errors (RFC 9457)."""
+MOST_AHEAD = 32
+"""Requests that a client may send before it has the answer to the first."""
+PIECE = 16 << 10
+"""Bytes that are parsed at a time."""
 LOOK = 15.0
 """Seconds between two looks whether the client reads what it is sent."""
 SLOWEST = 1024
@@ -48,6 +65,8 @@ class PatientProtocol(HttpToolsProtocol):
     _looking: asyncio.TimerHandle | None = None
     _unread: int | None = None
     _paused: float | None = None
+    _unfinished = 0
+    _asked: Sequence[RequestResponseCycle] = ()
     number = 0
     most: int | None = None
 
@@ -81,15 +100,33 @@ class PatientProtocol(HttpToolsProtocol):
         self._make_room(most_connections() if self.most is None else self.most)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a request."""
+        """Bytes of a request. Those that are part of no body, and do not end a head either, are counted: of a head, of
+        a chunked body's trailers, of the extensions of its chunks.
+        """
         if self._late is None and self.waits:
             self._expect_head()
-        super().data_received(data)
+        for start in range(0, len(data), PIECE):
+            if self.transport.is_closing():
+                return
+            piece = data[start : start + PIECE]
+            self._unfinished += len(piece)
+            super().data_received(piece)
+            if self._unfinished > MOST_HEAD and not self.transport.is_closing():
+                self._refuse()
 
     def on_headers_complete(self) -> None:
         """The head is whole; its body has a deadline of its own (`middleware.LimitBody`)."""
         self._expect_nothing()
+        self._unfinished = 0
         super().on_headers_complete()
+        self._asked = [one for one in (*self._asked, self.cycle) if not one.response_complete]
+        if len(self.pipeline) >= MOST_AHEAD:
+            self.transport.abort()
+
+    def on_body(self, body: bytes) -> None:
+        """A part of a body has come."""
+        self._unfinished = 0
+        super().on_body(body)
 
     def pause_writing(self) -> None:
         """The client reads more slowly than it is answered."""
@@ -107,7 +144,28 @@ class PatientProtocol(HttpToolsProtocol):
         if self._looking is not None:
             self._looking.cancel()
         self.pipeline.clear()  # further requests that it has sent already, which uvicorn would still answer
+        for cycle in self._asked:  # uvicorn tells only the last one
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
+
+    def _should_upgrade(self) -> bool:
+        """No: there are no WebSockets here, and nothing would bound a connection that left this protocol."""
+        return False
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """A request for another protocol is answered in this one, and is the last one: the parser reads no further."""
+        self.cycle.keep_alive = False
+
+    def _refuse(self) -> None:
+        """Answer a head that is too long, and hang up; in the middle of a request only hang up."""
+        if not self.waits:
+            self.transport.abort()
+            return
+        body = json.dumps(TOO_LONG).encode()
+        head = f"content-type: application/problem+json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(STATUS_LINE[431] + head.encode() + body)
+        self.transport.close()
 
     def _expect_head(self) -> None:
         self._late = self.loop.call_later(HEAD, self._give_up)

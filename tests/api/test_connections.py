@@ -21,10 +21,16 @@ LARGE = 12_000_000
 """Bytes of an answer that no buffers between server and client hold."""
 
 
+_left: list[str] = []
+"""Paths of requests that were told that their client has gone."""
+
+
 async def _app(scope: Scope, receive: Receive, send: Send) -> None:
     path = Request(scope).url.path
     while path == "/slow" and (await receive())["type"] != "http.disconnect":
         pass
+    if path == "/slow":
+        _left.append(path)
     await PlainTextResponse(bytes(LARGE) if path == "/large" else "here")(scope, receive, send)
 
 
@@ -79,8 +85,7 @@ def _is_closed(client: socket.socket) -> bool:
 
 def test_half_a_head_is_given_up(address: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, on a connection that was used before, and where nothing was ever sent."""
-    whole = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
-    used = _half(address, whole)
+    used = _half(address, WHOLE)
     assert used.recv(1000).endswith(b"here")
     monkeypatch.setattr(connections, "HEAD", 0.4)
     used.sendall(b"GET / HT")
@@ -92,6 +97,92 @@ def test_half_a_head_is_given_up(address: tuple[str, int], monkeypatch: pytest.M
     assert all(_is_closed(client) for client in clients)
     for client in clients:
         client.close()
+
+
+def _status(client: socket.socket) -> bytes:
+    """The first line that comes, or nothing if the server hangs up without a word."""
+    with contextlib.suppress(OSError):
+        return client.recv(100).partition(b"\r\n")[0]
+    return b""
+
+
+def _read(client: socket.socket) -> bytes:
+    """All that comes until the server hangs up."""
+    answer = b""
+    while data := client.recv(10_000):
+        answer += data
+    return answer
+
+
+START = b"GET / HTTP/1.1\r\nHost: a\r\n"
+WHOLE = START + b"\r\n"
+CHUNKED = b"POST /slow HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "filling"),
+    [(START, b"a:b\r\n"), (START + b"X: ", b"a" * 1000), (b"GET /", b"a" * 1000), (b"", b"\r\n"), (WHOLE, b"a" * 1000)],
+)
+def test_a_head_without_end_is_refused(address: tuple[str, int], start: bytes, filling: bytes) -> None:
+    """Many short lines, an endless one, or nothing but empty ones; on a connection that was used before, too."""
+    with _half(address, start) as client:
+        if start == WHOLE:
+            assert client.recv(1000).endswith(b"here")
+            client.sendall(START + b"X: ")
+        sent = 0
+        with contextlib.suppress(OSError):
+            while sent < LARGE:
+                sent += client.send(filling * (8192 // len(filling)))
+                time.sleep(0.001)  # it has read what came before: the refusal is not lost
+        assert sent < LARGE // 10
+        assert _status(client) in (b"HTTP/1.1 431 Request Header Fields Too Large", b"")
+
+
+def test_a_long_head_is_read_and_a_longer_one_is_told_why(address: tuple[str, int]) -> None:
+    with _half(address, START + b"X: " + b"a" * 60_000 + b"\r\n\r\n") as client:
+        assert _status(client) == b"HTTP/1.1 200 OK"
+    with _half(address, START + b"X: " + b"a" * 90_000) as client:
+        answer = _read(client)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 431 ") and b"application/problem+json" in head and b"connection: close" in head
+    assert b"expected at most 65,536 bytes" in body and f"content-length: {len(body)}".encode() in head
+
+
+@pytest.mark.parametrize("filling", [b"0\r\n" + b"a:b\r\n" * 20_000, b"5;" + b"x" * 100_000])
+def test_what_surrounds_a_body_has_an_end_too(address: tuple[str, int], filling: bytes) -> None:
+    """Trailers, and extensions of chunks; bodies themselves are no matter of the connection."""
+    with _half(address, CHUNKED + b"5\r\nhello\r\n" * 20_000) as client:
+        with contextlib.suppress(OSError):
+            client.sendall(filling)
+        assert _is_closed(client)
+
+
+def test_few_requests_may_be_sent_ahead(address: tuple[str, int]) -> None:
+    with _half(address, WHOLE * connections.MOST_AHEAD) as client:
+        assert _read(client).count(b"here") == connections.MOST_AHEAD
+    with _half(address, b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n" + WHOLE * 1000) as client:
+        assert _is_closed(client)
+
+
+def test_every_request_of_a_connection_is_told_that_its_client_has_gone(address: tuple[str, int]) -> None:
+    """Also the one that is being answered while others wait behind it."""
+    _left.clear()
+    _half(address, b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n" + WHOLE).close()
+    for _ in range(1000):
+        if _left:
+            break
+        time.sleep(0.01)
+    assert _left
+
+
+def test_no_connection_leaves_the_protocol(address: tuple[str, int]) -> None:
+    """A request for WebSockets, or HTTP/2, is answered as any other, and is the last one on its connection."""
+    for wanted in (b"websocket", b"h2c"):
+        upgrade = b"Connection: Upgrade\r\nUpgrade: " + wanted
+        key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13"
+        with _half(address, START + upgrade + b"\r\n" + key + b"\r\n\r\n") as client:
+            answer = _read(client)
+        assert answer.startswith(b"HTTP/1.1 200 OK") and answer.endswith(b"here")
 
 
 def test_who_waits_goes_before_who_does_not_read() -> None:
