@@ -15,7 +15,7 @@ from tcnn_api.access.credentials import SharedLinks, StoredKeys
 from tcnn_api.access.keys import keyring
 from tcnn_api.deps import Service, parameters
 from tcnn_api.description import openapi
-from tcnn_api.middleware import PICTURE, LimitBody, Observe
+from tcnn_api.middleware import LimitBody, Observe
 from tcnn_api.pools import Pools
 from tcnn_api.responses.head import AnswerHead
 from tcnn_api.responses.stream import Streams
@@ -80,9 +80,7 @@ def create_app(settings: ApiSettings | None = None) -> FastAPI:
             links.open(store)
             registry.register(QueueCollector(store))
             streams, rooms = Streams(settings.max_streams), Rooms(home.incoming, int(settings.min_free_gb * 1e9))
-            app.state.service = Service(
-                settings, home, store, registry, streams, explorers, artifacts, Pools(2 * PICTURE), rooms
-            )
+            app.state.service = Service(settings, home, store, registry, streams, explorers, artifacts, Pools(), rooms)
             yield
         finally:
             await explorers.close()

@@ -1,4 +1,4 @@
-"""Concurrency limits per tenant: threads, turns at expensive work, and bytes of memory.
+"""Concurrency limits per tenant: threads, and turns at expensive work.
 
 A bucket that accepts connections and says nothing keeps a thread for minutes. Each tenant has some threads of its own
 for it, each wait has an end, and the threads that the database is asked on are never used for anything else.
@@ -187,47 +187,10 @@ class Rota:
             self._waiting.pop(tenant, None)
 
 
-class Bytes:
-    """Memory that requests may hold together, and each tenant's half of it at most."""
-
-    def __init__(self, most: int, seconds: float) -> None:
-        self._most, self._seconds = most, seconds
-        self._held: Counter[str] = Counter()
-        self._changed = asyncio.Condition()
-
-    @property
-    def held(self) -> int:
-        """Bytes that are promised to somebody."""
-        return self._held.total()
-
-    def _fits(self, tenant: str, size: int) -> bool:
-        """Whether there is room; something that is larger than all of it gets in alone."""
-        own, held = self._held[tenant], self.held
-        return (own + size <= self._most // 2 or not own) and (held + size <= self._most or not held)
-
-    @asynccontextmanager
-    async def hold(self, tenant: str, size: int) -> AsyncIterator[None]:
-        """So many, for as long as the block runs; raises `EnvironmentFailure` if they are not to be had in time."""
-        try:
-            async with asyncio.timeout(self._seconds), self._changed:
-                await self._changed.wait_for(lambda: self._fits(tenant, size))
-                self._held[tenant] += size
-        except TimeoutError:
-            raise EnvironmentFailure("too many pictures are being looked at just now; try again in a moment") from None
-        try:
-            yield
-        finally:
-            self._held[tenant] -= size
-            if not self._held[tenant]:
-                del self._held[tenant]
-            async with self._changed:
-                self._changed.notify_all()
-
-
 class Pools:
     """All bounds of a server."""
 
-    def __init__(self, pictures: int) -> None:
+    def __init__(self) -> None:
         self.storage = Pool("the store of results", share=8, queue=16, seconds=60.0)
         self.reading = Pool("a download", share=8, queue=None, seconds=90.0)
         self.disk = Pool("an upload", share=4, queue=None, seconds=3600.0)
@@ -242,7 +205,7 @@ class Pools:
         self.searches = Turns("searches", total=2, queue=8)
         self.reports = Turns("reports", total=2, queue=8)
         self.looks = Turns("pictures", total=2, queue=32)
-        self.pictures = Bytes(pictures, seconds=30.0)
+        self.pictures = Share("pictures", 32)
 
     async def remove(self, tenant: str, call: Callable[..., None], *arguments: Any) -> None:
         """Remove files whose row is gone: raises nothing. What cannot be removed now is left to the sweep.

@@ -192,7 +192,7 @@ def questions(service: Service, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
 
     async def ask(job: str, checkpoint: Any, questions: Any, content: bytes = b"") -> bytes:
-        found.append((job, questions, content, service.pools.pictures.held))
+        found.append((job, questions, content, service.pools.pictures.held("alice")))
         return json.dumps({"models": [], "same_first_guess": None}).encode()
 
     monkeypatch.setattr(service.explorers, "ask", ask)
@@ -223,12 +223,12 @@ def test_the_models_beside_a_jobs_own(
             connection.execute(named)
         assert alice.post(f"/jobs/{job}/predict?top=3", content=b"image").status_code == 200
         name, said, content, held = questions.pop()
-        assert (name, content, held, said["top"]) == (job, b"image", 5, 3)
+        assert (name, content, held, said["top"]) == (job, b"image", 1, 3)
         (beside,) = said["others"]
         assert beside.keys() == expected.keys()
         assert beside.get("path", "").endswith(expected.pop("path", "")), beside
         assert expected.items() <= beside.items()
-    assert service.pools.pictures.held == 0
+    assert service.pools.pictures.held("alice") == 0
 
 
 def test_what_has_no_model_says_nothing(

@@ -1,7 +1,8 @@
-"""One tenant cannot take what all need: threads, turns, memory; and what a tenant hears whose quota is used up."""
+"""One tenant cannot take what all need: threads, memory; and what a tenant hears whose quota is used up."""
 
 import asyncio
 import io
+import socket
 import threading
 import time
 import zipfile
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from PIL import Image
@@ -19,7 +21,7 @@ from tcnn.errors import EnvironmentFailure
 from tcnn_api import middleware
 from tcnn_api.deps import Service
 from tcnn_api.errors import TooManyAtOnce
-from tcnn_api.pools import Bytes, Pool, Share, Turns
+from tcnn_api.pools import Pool
 from tcnn_api.routes.uploads import datasets
 from tcnn_jobs.model.jobs import Status
 
@@ -55,57 +57,6 @@ def test_a_pool_has_a_share_an_end_and_no_part_in_others(silent: threading.Event
         assert await pool.run("ann", lambda: 3) == 3
 
     asyncio.run(use())
-
-
-def test_turns_are_one_a_tenant() -> None:
-    async def use() -> None:
-        turns, log = Turns("reports", total=2, queue=3), []
-
-        async def work(tenant: str) -> None:
-            async with turns.take(tenant):
-                log.append(tenant)
-                await asyncio.sleep(0.02)
-
-        calls = [asyncio.ensure_future(work(tenant)) for tenant in ("ann", "ann", "ann", "bob")]
-        await asyncio.sleep(0)
-        with pytest.raises(TooManyAtOnce, match="3 reports of yours"):
-            await work("ann")
-        await asyncio.gather(*calls)
-        assert log == ["ann", "bob", "ann", "ann"]
-
-    asyncio.run(use())
-
-
-def test_memory_is_bounded_and_half_of_it_is_for_others() -> None:
-    async def use() -> None:
-        room, most = Bytes(100, seconds=60), 0
-
-        async def work(tenant: str, size: int) -> None:
-            nonlocal most
-            async with room.hold(tenant, size):
-                most = max(most, room.held)
-                await asyncio.sleep(0.001)
-
-        await asyncio.gather(*(work(tenant, size) for tenant in ("ann", "bob", "eve") for size in (10, 50, 30, 45, 7)))
-        assert 50 < most <= 100 and room.held == 0
-        short = Bytes(100, seconds=0.02)
-        async with short.hold("ann", 50):
-            with pytest.raises(EnvironmentFailure, match="too many pictures"):
-                await short.hold("ann", 10).__aenter__()
-            async with short.hold("bob", 50):
-                assert short.held == 100
-        async with short.hold("ann", 1000):
-            pass
-
-    asyncio.run(use())
-
-
-def test_a_share_is_given_back() -> None:
-    share = Share("uploads", 1)
-    with share.hold("ann"), share.hold("bob"), pytest.raises(TooManyAtOnce, match="1 uploads of yours"):
-        share.hold("ann").__enter__()
-    with share.hold("ann"):
-        pass
 
 
 def test_a_silent_bucket_stops_neither_the_database_nor_other_tenants(
@@ -178,22 +129,56 @@ def test_downloads_of_a_tenant_are_bounded(
         assert alice.get(f"/jobs/{job}/checkpoint").status_code == 200
 
 
-def test_pictures_are_read_within_a_bound(
-    alice: TestClient, service: Service, make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """16 at once, of 8 MiB each: never more than what a tenant may hold."""
-    job, seen = make(Status.SUCCEEDED).id, []
+Seen = list[int]
+
+
+@pytest.fixture
+def pictures(service: Service, monkeypatch: pytest.MonkeyPatch) -> Seen:
+    """Sizes of pictures that are in memory together, whenever one of them is looked at."""
+    seen: Seen = []
+    held = 0
 
     async def ask(job: str, checkpoint: Any, asked: Any, content: bytes = b"") -> bytes:
-        seen.append(service.pools.pictures.held)
+        nonlocal held
+        held += len(content)
+        seen.append(held)
+        await asyncio.sleep(0.005)
+        held -= len(content)
         return b"{}"
 
     monkeypatch.setattr(service.explorers, "ask", ask)
+    return seen
+
+
+def test_pictures_are_read_within_a_bound(alice: TestClient, pictures: Seen, service: Service, make: Any) -> None:
+    """16 at once, of 8 MiB each: one of a tenant is in memory, and nothing of any stays."""
+    job = make(Status.SUCCEEDED).id
     picture = b"0" * (8 << 20)
     with ThreadPoolExecutor(16) as pool:
         calls = [pool.submit(alice.post, f"/jobs/{job}/attention/images", content=picture) for _ in range(16)]
         assert {call.result(60).status_code for call in calls} == {201}
-    assert len(seen) == 16 and max(seen) <= 32 << 20
+    assert pictures == [len(picture)] * 16
+    assert not list(service.home.incoming.iterdir()) and not service.pools.pictures.held("alice")
+
+
+def test_slow_pictures_hold_up_nobody(
+    alice: TestClient, bob: TestClient, pictures: Seen, service: Service, make: Any, url: str, refusal: Refusal
+) -> None:
+    """Neither other tenants nor their own, whatever length they announce: until it has come, a picture is on disk."""
+    jobs = {name: make(Status.SUCCEEDED, owner=name).id for name in ("alice", "bob")}
+    with ExitStack() as slow:
+        for name in ["alice", *["bob"] * 32]:
+            client = slow.enter_context(socket.create_connection((urlsplit(url).hostname, urlsplit(url).port)))
+            head = f"POST /jobs/{jobs[name]}/predict HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer key-of-{name}"
+            client.sendall(f"{head}\r\nContent-Length: {32 << 20}\r\n\r\n".encode() + bytes(2048))
+        while service.pools.pictures.held("alice") < 1 or service.pools.pictures.held("bob") < 32:
+            time.sleep(0.01)
+        assert alice.post(f"/jobs/{jobs['alice']}/predict", content=b"a picture").status_code == 200
+        refusal(bob.post(f"/jobs/{jobs['bob']}/predict", content=b"a picture"), 429)
+    assert pictures == [len(b"a picture")]
+    while service.pools.pictures.held("bob"):
+        time.sleep(0.01)
+    assert bob.post(f"/jobs/{jobs['bob']}/predict", content=b"a picture").status_code == 200
 
 
 def test_a_body_that_does_not_come_is_given_up(

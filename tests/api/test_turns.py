@@ -9,9 +9,37 @@ from collections.abc import AsyncIterator
 import pytest
 from sse_starlette import ServerSentEvent
 
-from tcnn_api.pools import Pool, Rota, Turns
+from tcnn_api.errors import TooManyAtOnce
+from tcnn_api.pools import Pool, Rota, Share, Turns
 from tcnn_api.responses.stream import THREADS, Streams
 from tcnn_jobs.model.jobs import Job
+
+
+def test_turns_are_one_a_tenant() -> None:
+    async def use() -> None:
+        turns, log = Turns("reports", total=2, queue=3), []
+
+        async def work(tenant: str) -> None:
+            async with turns.take(tenant):
+                log.append(tenant)
+                await asyncio.sleep(0.02)
+
+        calls = [asyncio.ensure_future(work(tenant)) for tenant in ("ann", "ann", "ann", "bob")]
+        await asyncio.sleep(0)
+        with pytest.raises(TooManyAtOnce, match="3 reports of yours"):
+            await work("ann")
+        await asyncio.gather(*calls)
+        assert log == ["ann", "bob", "ann", "ann"]
+
+    asyncio.run(use())
+
+
+def test_a_share_is_given_back() -> None:
+    share = Share("uploads", 1)
+    with share.hold("ann"), share.hold("bob"), pytest.raises(TooManyAtOnce, match="1 uploads of yours"):
+        share.hold("ann").__enter__()
+    with share.hold("ann"):
+        pass
 
 
 def test_a_place_goes_to_the_tenant_that_has_waited_longest() -> None:

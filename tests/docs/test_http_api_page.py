@@ -131,8 +131,8 @@ def held(share: Share) -> int:
 
 
 def test_limits_of_a_tenant_are_those_of_the_server() -> None:
-    pools = Pools(1)
-    uploads, reports, pictures = (held(share) for share in (pools.uploads, pools.reports._share, pools.looks._share))
+    pools = Pools()
+    uploads, reports, pictures = (held(share) for share in (pools.uploads, pools.reports._share, pools.pictures))
     assert f"| concurrent uploads, reports, images of a tenant | {uploads}, {reports}, {pictures} | |" in TEXT
     waiting = f"{pools.storage._queue}, each for {pools.storage._seconds:g} s"
     assert f"| requests of a tenant that wait for the store of results | {waiting} | |" in TEXT

@@ -178,7 +178,7 @@ async def look(
     else:
         folder = await parts.pools.storage.run(owner, _folder, parts, dataset, owner)
         asked |= {"folder": str(folder), "number": number, "file": file}
-        found = await ask_about("dataset", b"", parts, owner, job, own, asked)
+        found = await ask_about("dataset", None, parts, owner, job, own, asked)
     content = found.rstrip()[:-1] + f', "checkpoints": {json.dumps(list(others))}}}'.encode()
     return Response(content, 201, media_type="application/json")
 

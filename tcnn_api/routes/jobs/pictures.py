@@ -1,16 +1,22 @@
 """An image and a job's models: the image is received, and looked at in the confined process that holds the models."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from io import FileIO
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 
 from tcnn.errors import RequestError
+from tcnn.files import storage_errors
 from tcnn_api.deps import Service
 from tcnn_api.errors import NotFound, Refused, TooManyAtOnce
-from tcnn_api.middleware import PICTURE
 from tcnn_api.routes.jobs.files import succeeded
 from tcnn_jobs.artifacts.base import Reference
+from tcnn_jobs.confined.room import keep_free
 from tcnn_jobs.errors import JobNotFound, UploadNotFound
 from tcnn_jobs.model.jobs import Job, Kind
 
@@ -27,28 +33,62 @@ async def ask_about_body(
 
     `otherwise`: what else may be given, for the refusal of an empty body. Raises as `ask_about`.
     """
-    length = request.headers.get("content-length", "")
-    async with parts.pools.pictures.hold(owner, int(length) if length.isdigit() else PICTURE):
-        content = await request.body()
-        if not content:
-            raise Refused("body", f"expected an image, found nothing; send its bytes{otherwise}")
-        return await ask_about("body", content, parts, owner, job, checkpoint, asked)
+    with parts.pools.pictures.hold(owner):
+        async with _received(request, parts, owner) as picture:
+            if not picture.tell():
+                raise Refused("body", f"expected an image, found nothing; send its bytes{otherwise}")
+            return await ask_about("body", picture, parts, owner, job, checkpoint, asked)
+
+
+@asynccontextmanager
+async def _received(request: Request, parts: Service, owner: str) -> AsyncIterator[FileIO]:
+    """The body of a request in a file without a name, at its end, for as long as the block runs: one that comes slowly
+    takes no memory, of which there is little. Raises `Refused`, `StorageError`.
+    """
+    folder, free = parts.rooms.folder, parts.rooms.free
+    announced = request.headers.get("content-length", "")
+
+    def open_file() -> FileIO:
+        with storage_errors(Path("the image")):
+            return TemporaryFile("w+b", buffering=0, dir=folder)
+
+    def write(data: memoryview) -> None:
+        with storage_errors(Path("the image")):
+            keep_free(folder, len(data), free)
+            while data:
+                data = data[file.write(data) :]
+
+    await parts.pools.disk.run(owner, keep_free, folder, int(announced) if announced.isdigit() else 0, free)
+    with await parts.pools.disk.run(owner, open_file) as file:
+        try:
+            async for data in request.stream():
+                await parts.pools.disk.run(owner, write, memoryview(data))
+        except ClientDisconnect as error:
+            raise Refused("body", "the image broke off; send it again") from error
+        yield file
 
 
 async def ask_about(
-    field: str, content: bytes, parts: Service, owner: str, job: str, checkpoint: Path, asked: dict[str, Any]
+    field: str, picture: FileIO | None, parts: Service, owner: str, job: str, checkpoint: Path, asked: dict[str, Any]
 ) -> bytes:
     """The answer, JSON, of a job's process about an image, by its bytes or by what is `asked`.
 
-    Raises `Refused`, of the field that names the image, for what is no image; `TooManyAtOnce`.
+    Bytes are read into memory when it is their turn: of one image of a tenant, and of two in all. Raises `Refused`, of
+    the field that names the image, for what is no image; `TooManyAtOnce`.
     """
     try:
         async with parts.pools.looks.take(owner):
+            content = b"" if picture is None else await parts.pools.disk.run(owner, _whole, picture)
             return await parts.explorers.ask(job, checkpoint, asked, content)
     except TooManyAtOnce:
         raise
     except RequestError as error:
         raise Refused(field, str(error)) from error
+
+
+def _whole(file: FileIO) -> bytes:
+    file.seek(0)
+    return file.read()
 
 
 def own_checkpoint(parts: Service, job: str, owner: str) -> tuple[Job, Path]:
