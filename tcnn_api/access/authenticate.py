@@ -24,6 +24,8 @@ OPEN = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
 """Pages that tell nothing of any tenant, so that nobody needs a key for them; nor for what lies below /static/."""
 MOST_WRONG, WINDOW = 20, 60.0
 """Wrong keys that one address may send in so many seconds."""
+PASSED_ON = frozenset({"forwarded", "via", "x-real-ip"})
+"""Headers that proxies add, besides `x-forwarded-…`."""
 ADDRESSES = 10_000
 """Addresses of which wrong keys are counted."""
 LOOKS = frozenset({"GET", "HEAD"})
@@ -179,6 +181,7 @@ def _check_near(scope: Scope, headers: Headers) -> None:
     """Without keys: it is this machine that asks, for this machine."""
     _check_client(scope.get("client"))
     _check_host(headers)
+    _check_direct(headers)
 
 
 def _check_client(client: tuple[str, int] | None) -> None:
@@ -186,6 +189,16 @@ def _check_client(client: tuple[str, int] | None) -> None:
     address = "" if client is None else client[0].removeprefix("::ffff:")
     if re.fullmatch(r"[0-9.]+|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*", address) and not is_loopback(address):
         raise Forbidden("without API keys the server answers to this machine only; set TCNN_API_KEYS")
+
+
+def _check_direct(headers: Headers) -> None:
+    """A proxy on this machine asks for others, and may say that it is asked for localhost."""
+    found = next((name for name in headers if name in PASSED_ON or name.startswith("x-forwarded-")), None)
+    if found is not None:
+        raise Forbidden(
+            f"without API keys the server answers to this machine only, found a request through a proxy ({found}); "
+            "set TCNN_API_KEYS"
+        )
 
 
 def _check_host(headers: Headers) -> None:

@@ -92,12 +92,17 @@ def test_a_body_is_not_read_before_the_key(nobody: TestClient, refusal: Refusal)
         ({"Host": "localhost.rebound.example"}, 403),
         ({"Host": "localhost", "Origin": "https://evil.example"}, 403),
         ({"Host": "localhost", "Origin": "null"}, 403),
+        ({"X-Forwarded-For": "127.0.0.1"}, 403),
+        ({"X-Forwarded-Proto": "https"}, 403),
+        ({"X-Real-IP": "192.0.2.1"}, 403),
+        ({"Forwarded": "for=192.0.2.1"}, 403),
+        ({"Via": "1.1 proxy"}, 403),
     ],
 )
 def test_without_keys_only_this_machine_is_served(
     headers: dict[str, str], status: int, tmp_path: Path, refusal: Refusal
 ) -> None:
-    """A browser on this machine may be led here by a page of somebody else."""
+    """A browser on this machine may be led here by a page of somebody else, and a proxy asks for anybody."""
     with TestClient(create_app(load(home=tmp_path)), base_url="http://localhost") as client:
         answer = client.get("/jobs", headers=headers)
         assert answer.status_code == status

@@ -1,11 +1,17 @@
 """docs/operations.md names every setting with its default and every metric with its labels, and no other."""
 
+import contextlib
 import re
 import shutil
+import socket
 import subprocess
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 import yaml
 from deployed import ROOT
@@ -114,17 +120,61 @@ def test_links() -> None:
         assert place or anchor in headings, target
 
 
-def test_nginx_understands_its_example(tmp_path: Path) -> None:
-    nginx = shutil.which("nginx")
-    if nginx is None:
-        pytest.skip("NOT TESTED: the example for nginx, for lack of it; apt-get install nginx")
-    (example,) = re.findall(r"```nginx\n(.*?)```", PAGE, re.DOTALL)
-    example = re.sub(r"api([12]):8000", r"127.0.0.\1:8000", example)  # names are looked up
-    temporary = "".join(
-        f"{name}_temp_path {tmp_path};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    file = tmp_path / "nginx.conf"
-    file.write_text(f"pid {tmp_path}/pid; events {{}} http {{ access_log off; {temporary} {example} }}")
-    call = [nginx, "-t", "-c", str(file), "-e", str(tmp_path / "error.log")]
-    done = subprocess.run(call, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+@pytest.fixture(params=["TLS", "Many hosts"])
+def nginx(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[int], int]]:
+    """Starts nginx with an example of the page, before a server on this port; returns its own."""
+    program = shutil.which("nginx")
+    if program is None:
+        pytest.skip("NOT TESTED: the examples for nginx, for lack of it; apt-get install nginx")
+    part = PAGE.partition(f"\n## {request.param}\n")[2].partition("\n## ")[0]
+    (example,) = re.findall(r"```nginx\n(.*?)```", part, re.DOTALL)
+    example = example if "server {" in example else f"server {{ listen 80; {example} }}"
+    names = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    temporary = "".join(f"{name}_temp_path {tmp_path};" for name in names)
+    started = []
+
+    def start(port: int) -> int:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            own = int(listener.getsockname()[1])
+        here = re.sub(r"(api\d|127\.0\.0\.1):8000", f"127.0.0.1:{port}", example)  # names are looked up
+        here = here.replace("listen 80;", f"listen 127.0.0.1:{own};")
+        file = tmp_path / "nginx.conf"
+        file.write_text(f"daemon off; pid {tmp_path}/pid; events {{}} http {{ access_log off; {temporary} {here} }}")
+        started.append(subprocess.Popen([program, "-c", str(file), "-e", str(tmp_path / "error.log")]))
+        for _ in range(1000):
+            with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", own)):
+                break
+            assert started[0].poll() is None, (tmp_path / "error.log").read_text()
+            time.sleep(0.01)
+        return own
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.wait()
+
+
+class Echo(BaseHTTPRequestHandler):
+    """Answers with what a proxy has made of a request."""
+
+    def do_GET(self) -> None:
+        """Whom the request names as its host, and as its client."""
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(f"{self.headers['Host']} {self.headers['X-Forwarded-For']}".encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize("path", ["/me", "/jobs/job_1/predict"])
+def test_nginx_passes_on_who_asks(nginx: Callable[[int], int], path: str) -> None:
+    """The last address is the client's own, whatever it says itself; and a stranger's name is no localhost."""
+    with HTTPServer(("127.0.0.1", 0), Echo) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            given = {"Host": "tcnn.example.org", "X-Forwarded-For": "192.0.2.1"}
+            answer = httpx.get(f"http://127.0.0.1:{nginx(server.server_port)}{path}", headers=given)
+        finally:
+            server.shutdown()
+    assert answer.text == "tcnn.example.org 192.0.2.1, 127.0.0.1"
