@@ -5,7 +5,7 @@ saved, because somebody changed it by hand, the file says what differs (`edited`
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import timm
@@ -13,13 +13,13 @@ import torch
 from timm.models._input import get_model_args
 from torch import Tensor, nn
 
-from tcnn.checkpoints.edits import GEOMETRY, Edits, describe, edits, in_words, remedy, unlike
+from tcnn.checkpoints.edits import GEOMETRY, Edits, edits, in_words, remedy, unlike
 from tcnn.checkpoints.files import refuse_in_files
+from tcnn.checkpoints.layers import as_converted, as_they_are, moved
 from tcnn.checkpoints.merging import Merging, can_merge, merged_before, mergings, rebuilt_and_merged
 from tcnn.config.conversion import OF_TRAINING
-from tcnn.conversion.report import ConversionReport, LayerReport
+from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import rebuild
-from tcnn.conversion.ties import still_tied
 from tcnn.errors import (
     CheckpointError,
     RequestError,
@@ -29,7 +29,6 @@ from tcnn.errors import (
     shorten,
 )
 from tcnn.layers.base import AttentionLayer
-from tcnn.layers.gpsa import GPSA2d
 from tcnn.models.checks import refuse_without_shapes, unwrapped
 from tcnn.models.trace import meta_copy
 from tcnn.zoo.own_network import GIVE_SOURCE
@@ -54,17 +53,17 @@ def describe_model(model: nn.Module, report: ConversionReport) -> Described:
     Raises `RequestError` for a model without the layers of its report, and for arguments that no file can hold.
     """
     cfg = {k: v for k, v in (getattr(model, "pretrained_cfg", None) or {}).items() if k != "state_dict"}
-    args, now = _model_args(model, report), _as_they_are(model, report.layers)
+    args, now = _model_args(model, report), as_they_are(model, report.layers)
     try:
         json.dumps(args)
     except TypeError as error:
         raise RequestError(
             f"a model argument cannot be stored in the file ({error}); build the model with plain values"
         ) from error
-    past = _as_converted(now, report)
+    past = as_converted(now, report)
     report = report.model_copy(update={"model_args": args, "layers": now})
     if not timm.is_model(report.base_model.partition(".")[0]):
-        return Described(report, cfg, _moved(model, now, past))
+        return Described(report, cfg, moved(model, now, past))
     found = _compared(model, report.model_copy(update={"layers": past}), cfg)
     if found.classes is not None:
         kept = len(cfg.get("label_names") or ()) in (0, found.classes)
@@ -137,7 +136,7 @@ def source_of(model: nn.Module, report: ConversionReport, source: nn.Module | No
     refuse_without_shapes(base)
     base, merging = meta_copy(base), None
     if can_merge(base) and timm.is_model(report.base_model.partition(".")[0]):
-        past = _as_converted(_as_they_are(model, report.layers), report)
+        past = as_converted(as_they_are(model, report.layers), report)
         as_built = report.model_copy(update={"model_args": _model_args(model, report), "layers": past})
         merging = _compared(model, as_built, getattr(model, "pretrained_cfg", None) or {}).merging
     return rebuild(merged_before(base, merging), report.model_copy(update={"layers": ()}))
@@ -155,7 +154,7 @@ def rebuilt(base: nn.Module, report: ConversionReport, merging: Merging | None =
     converted = [isinstance(modules.get(layer.name), AttentionLayer) for layer in report.layers]
     if not converted or not all(converted):
         return rebuilt_and_merged(base if merging else meta_copy(base, buffers=False), report, merging)
-    for layer, now in zip(report.layers, _as_they_are(base, report.layers), strict=True):
+    for layer, now in zip(report.layers, as_they_are(base, report.layers), strict=True):
         for key in (*GEOMETRY, "content", "heads", "content_heads", "head_dim", "position"):
             if getattr(now, key) != (wanted := getattr(layer, key)):
                 raise UnsupportedLayerError(f"{layer.name}: expected {key} {wanted}, found {getattr(now, key)}")
@@ -190,16 +189,6 @@ def _of_timm(report: ConversionReport, name: str, model_args: dict[str, object])
     except Exception as error:
         told, reason = shorten(str(args), 160), "no memory" if out_of_memory(error) else one_line(error)
         raise CheckpointError(f"{name}: timm {timm.__version__} cannot build {base} with {told}: {reason}") from error
-
-
-def _moved(model: nn.Module, now: Iterable[LayerReport], past: Iterable[LayerReport]) -> Edits:
-    """The layers of another geometry than that of their conversion, as which no convolution can be converted anew."""
-    found = {
-        own.name: {key for key in GEOMETRY if getattr(own, key) != getattr(layer, key)}
-        for own, layer in zip(now, past, strict=True)
-    }
-    told = {name: describe(model.get_submodule(name)) for name in found}
-    return {name: {key: told[name][key] for key in keys} for name, keys in found.items() if keys}
 
 
 class _Comparison(NamedTuple):
@@ -240,37 +229,6 @@ def _edited(model: nn.Module, report: ConversionReport) -> tuple[Edits, Merging 
         return ({} if merging else found), merging
     except Exception as error:  # likewise
         return {"": {"module": shorten(one_line(error), 160)}}, None
-
-
-def _as_converted(now: Iterable[LayerReport], report: ConversionReport) -> tuple[LayerReport, ...]:
-    """Layers as they are, in the geometry of their conversion, as which alone a convolution can be converted anew."""
-    return tuple(
-        one.model_copy(update={key: getattr(layer, key) for key in GEOMETRY})
-        for one, layer in zip(now, report.layers, strict=True)
-    )
-
-
-def _as_they_are(model: nn.Module, layers: Sequence[LayerReport]) -> tuple[LayerReport, ...]:
-    """The entries of layers as they are now, which somebody may have replaced since.
-
-    Raises `RequestError` where the model has none: a wrapper may pass on the report of the model that is in it.
-    """
-    modules, now = dict(model.named_modules()), []
-    for layer in layers:
-        found = modules.get(layer.name)
-        if not isinstance(found, AttentionLayer):
-            told = "nothing" if found is None else type(found).__name__
-            raise RequestError(
-                f"{type(model).__name__}: expected a GPSA layer {layer.name}, as its report says, found {told}; of a "
-                "wrapper save the model inside (after merge_and_unload, where the wrapper adds weights)"
-            )
-        own: dict[str, object] = {key: getattr(found.geometry, key) for key in GEOMETRY}
-        own |= {"content": str(found.scope), "position": found.position, "position_reach": found.position_reach}
-        own |= {"head_dim": found.head_dim, "tied": still_tied(model, layer)}
-        if isinstance(found, GPSA2d):
-            own |= {"heads": found.heads, "content_heads": found.content_heads}
-        now.append(layer.model_copy(update=own))
-    return tuple(now)
 
 
 def _classifier_width(model: nn.Module, cfg: dict[str, Any]) -> int | None:

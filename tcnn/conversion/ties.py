@@ -65,12 +65,9 @@ def tie(model: nn.Module, tied: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def still_tied(model: nn.Module, layer: LayerReport) -> dict[str, str]:
-    """The ties of a converted layer that still hold: training code may have parted them."""
-    return {
-        own: other
-        for own, other in layer.tied.items()
-        if model.get_parameter(f"{layer.name}.{own}") is model.get_parameter(other)
-    }
+    """The ties of a converted layer that still hold: somebody may have parted them, or removed what it was tied to."""
+    there = dict(model.named_parameters(remove_duplicate=False)) if layer.tied else {}
+    return {own: other for own, other in layer.tied.items() if there[f"{layer.name}.{own}"] is there.get(other)}
 
 
 def _reason(model: nn.Module, name: str, chosen: Collection[str], holders: dict[int, list[Owner]]) -> str | None:

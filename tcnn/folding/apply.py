@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.checkpoints.architecture import source_of
+from tcnn.checkpoints.layers import still_there
 from tcnn.config import VerificationConfig
 from tcnn.config.base import ErrorStats
 from tcnn.conversion.carry import copy_with
@@ -29,7 +30,7 @@ Kinds = dict[str, tuple[HeadKind, ...]]
 
 
 def checked(model: nn.Module, max_error: float | None) -> ConversionReport:
-    """The model's conversion report; raises `RequestError` for a model that cannot be folded."""
+    """The report of what of the conversion is still there; raises `RequestError` for a model that cannot be folded."""
     record = getattr(model, "conversion_report", None)
     if not isinstance(record, ConversionReport):
         raise RequestError(
@@ -37,6 +38,7 @@ def checked(model: nn.Module, max_error: float | None) -> ConversionReport:
         )
     refuse_prepared(model, "fold")
     refuse_computed(model, "fold")
+    record = still_there(model, record)
     tied = next((layer for layer in record.layers if layer.tied), None)
     if tied is not None:
         own, other = next(iter(tied.tied.items()))

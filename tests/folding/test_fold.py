@@ -205,6 +205,19 @@ def test_a_module_that_is_not_timms(tmp_path: Path) -> None:
     assert same_state(tcnn.load(tmp_path / "net.safetensors", source=net), snapshot(net))
 
 
+def test_a_model_of_which_timm_removed_the_end() -> None:
+    """With what was converted there: the report has layers that are not in the model any more."""
+    source: Any = tiny_runs.seeded(lambda: timm.create_model("test_resnet"))
+    model: Any = tcnn.convert(source, target=r"layer[34]\..*conv2").model
+    for one in (source, model):
+        one.eval().prune_intermediate_layers([3], prune_head=True)
+    found, report = tcnn.fold(model)
+    assert [entry.name for entry in report.layers] == ["layer3.0.conv2"]
+    assert report.complete
+    assert same_state(found, snapshot(source))
+    assert same_state(tcnn.fold(model, source=source).model, snapshot(source))
+
+
 def test_half_precision_and_frozen_layers(lively: Lively) -> None:
     source = lively().half()
     model, _ = tcnn.convert(source)
