@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tcnn.checkpoints.edits import GEOMETRY, Edits, edits, in_words, remedy, unlike
 from tcnn.checkpoints.files import refuse_in_files
-from tcnn.checkpoints.layers import as_converted, as_they_are, moved
+from tcnn.checkpoints.layers import as_converted, as_they_are, moved, refuse_none_left, still_there
 from tcnn.checkpoints.merging import Merging, can_merge, merged_before, mergings, rebuilt_and_merged
 from tcnn.config.conversion import OF_TRAINING
 from tcnn.conversion.report import ConversionReport
@@ -50,8 +50,11 @@ class Described(NamedTuple):
 def describe_model(model: nn.Module, report: ConversionReport) -> Described:
     """What a model is to be rebuilt from: its report as it is now, and what in it that would not give.
 
-    Raises `RequestError` for a model without the layers of its report, and for arguments that no file can hold.
+    Raises `RequestError` for a model that is wrapped around the layers of its report, or has none of them left, and for
+    arguments that no file can hold.
     """
+    refuse_none_left(model, report)
+    report = still_there(model, report)
     cfg = {k: v for k, v in (getattr(model, "pretrained_cfg", None) or {}).items() if k != "state_dict"}
     args, now = _model_args(model, report), as_they_are(model, report.layers)
     try:

@@ -35,6 +35,15 @@ def still_there(model: nn.Module, report: ConversionReport) -> ConversionReport:
     return report.model_copy(update=update)
 
 
+def refuse_none_left(model: nn.Module, report: ConversionReport) -> None:
+    """Raise `RequestError` for a model in which nothing attends any more, though its report has layers."""
+    if report.layers and not still_there(model, report).layers:
+        raise RequestError(
+            f"{type(model).__name__}: expected one of its {len(report.layers)} GPSA layers, found none left; it is a "
+            "CNN: save its state_dict() by PyTorch, or convert it again (tcnn.convert)"
+        )
+
+
 def moved(model: nn.Module, now: Iterable[LayerReport], past: Iterable[LayerReport]) -> Edits:
     """The layers of another geometry than that of their conversion, as which no convolution can be converted anew."""
     found = {
