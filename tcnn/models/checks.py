@@ -1,10 +1,13 @@
 """Check what an operation is given: a model without its wrappers, and neither folded nor fused, without values, or in
 another dtype where that is refused; a batch of images, all of whose values are numbers."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tcnn.errors import RequestError
 from tcnn.layers.base import TEMPERATURES, AttentionLayer
@@ -152,7 +155,7 @@ def refuse_inference_tensors(model: nn.Module, verb: str) -> None:
 
 
 def refuse_packed(model: nn.Module, verb: str) -> None:
-    """Raise `RequestError` for a model with a state that no file holds: weights of quantised layers, objects."""
+    """Raise `RequestError` for a model with a state that no file holds: weights that are not dense, objects."""
     state = parts(model.state_dict())
     for name, value in state.extra.items():
         if not is_plain(value):
@@ -162,11 +165,27 @@ def refuse_packed(model: nn.Module, verb: str) -> None:
                 "let get_extra_state return plain values"
             )
     for name, value in state.tensors.items():
-        if not isinstance(value, Tensor):
+        if (found := _other_than_dense(value)) is not None:
             raise RequestError(
-                f"{type(model).__name__}: expected tensors to {verb}, found {name}, of type {type(value).__name__}, as "
-                f"quantised layers have; {verb} the model that it was made from"
+                f"{type(model).__name__}: expected dense tensors to {verb}, found {name}, {found}; {verb} the model "
+                "that it was made from"
             )
+
+
+def _other_than_dense(value: object) -> str | None:
+    """What a value of a state dict is, where it is not one dense tensor of numbers (or this process's part of it)."""
+    if not isinstance(value, Tensor) or _wraps_others(value):
+        return f"of type {type(value).__name__}, as quantised layers have"
+    if value.is_quantized:
+        return f"of {value.dtype}, as quantised layers have"
+    if value.layout != torch.strided or value.is_nested:
+        return "a nested tensor" if value.is_nested else f"of layout {value.layout}"
+    return None
+
+
+def _wraps_others(value: Any) -> bool:
+    """Whether a tensor is one of a class of somebody's that keeps others inside; a DTensor is gathered instead."""
+    return not is_sharded(value) and is_traceable_wrapper_subclass(value)
 
 
 def refuse_computed(model: nn.Module, verb: str) -> None:

@@ -13,7 +13,7 @@ from data_pictures import draw_classes
 from nets import same_state, seeded_model, snapshot
 from PIL import Image
 from timm.utils import ModelEmaV3
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -220,3 +220,26 @@ def test_weights_that_are_no_tensors(source: nn.Module, tmp_path: Path) -> None:
             RequestError, match=rf"^ResNet: .* one tensor to {verb}, found fc\._extra_state, of type object"
         ):
             call()
+
+
+ODD: dict[str, tuple[Callable[[], Tensor], str]] = {
+    "wrapper": (
+        lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+        r"of type NestedTensor, as quantised layers have",
+    ),
+    "quantised": (lambda: torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8), "of torch.qint8, as"),
+    "sparse": (lambda: torch.eye(4).to_sparse(), "of layout torch.sparse_coo"),
+    "processor's": (lambda: torch.eye(4).to_mkldnn(), "of layout torch._mkldnn"),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:torch.quantize_per_tensor")
+def test_weights_that_are_no_dense_tensors(kind: str, source: nn.Module, tmp_path: Path) -> None:
+    """As torchao's, which wrap several tensors each; `save` ended in RuntimeErrors of PyTorch's."""
+    make, told = ODD[kind]
+    model = tcnn.convert(source).model
+    model.register_buffer("odd", make())
+    with pytest.raises(RequestError, match=rf"^ResNet: expected dense tensors to save, found odd, {told}.*; save the"):
+        tcnn.save(model, tmp_path / "m.safetensors")
+    assert not list(tmp_path.iterdir())
