@@ -17,7 +17,7 @@ from measuring import unpacked
 
 from tcnn.analysis.plots import style
 from tcnn.config import FinetuneConfig
-from tcnn.data.image_set import balanced_places
+from tcnn.data.parts import balanced_places
 
 PICTURE = "results-forest"
 KINDS = ("clean", "corrupted")

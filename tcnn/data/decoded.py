@@ -5,6 +5,8 @@ Where a network is small, decoding takes longer than training does: of CIFAR-10'
 
 import hashlib
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,16 @@ CHANNELS = {"RGB": 3, "L": 1}
 class DecodedSource:
     """Pixels in a memory-mapped file, opened by each process for itself and kept in memory once for all.
 
-    `shapes`: (N, 2), height and width; 0 × 0 is an image that could not be decoded.
+    `shapes`: (N, 2), height and width; 0 × 0 is an image that could not be decoded. `keys` and `same`: the keys and
+    the identities of the images in the data set that was decoded.
     """
 
-    def __init__(self, file: Path, shapes: NDArray[numpy.int64], names: NDArray[numpy.bytes_], mode: Mode) -> None:
+    def __init__(
+        self, file: Path, shapes: NDArray[numpy.int64], names: NDArray[numpy.bytes_], mode: Mode,
+        keys: NDArray[numpy.bytes_] | None, same: NDArray[numpy.int64],
+    ) -> None:  # fmt: skip
         self.file, self.shapes, self.names, self.mode = file, shapes, names, mode
+        self._keys, self._same = keys, same
         self.ends = shapes.prod(1).cumsum() * CHANNELS[mode]
         self._pixels: NDArray[numpy.uint8] | None = None
 
@@ -39,6 +46,12 @@ class DecodedSource:
 
     def stamp(self, index: int) -> str | None:
         return stamp_of(self.file)
+
+    def keys(self) -> Sequence[str] | None:
+        return None if self._keys is None else list(map(os.fsdecode, self._keys.tolist()))
+
+    def identities(self) -> NDArray[numpy.int64]:
+        return self._same
 
     def open(self, index: int) -> Image.Image:
         height, width = self.shapes[index].tolist()
@@ -75,7 +88,9 @@ def in_memory(data: ImageSet, file: Path) -> ImageSet:
         shapes = numpy.array(found, numpy.int64).reshape(-1, 2)
         record = {"digest": digest, "shapes": shapes.tolist(), "stamps": stamps}
         write_atomically(sizes, json.dumps(record), force=True)  # last, so that sizes always speak of a whole file
-    source = DecodedSource(file, shapes, pack_names(names), data.mode)
+    keys = data.keys()
+    packed = None if keys is None else pack_names(keys)
+    source = DecodedSource(file, shapes, pack_names(names), data.mode, packed, data.identities().numpy())
     return ImageSet(source, data.class_names, data.targets, data.mode, data.split)
 
 

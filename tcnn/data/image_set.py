@@ -16,7 +16,7 @@ from torch import Tensor
 from tcnn.arguments import typed
 from tcnn.characters import fault
 from tcnn.data.decode import Mode, UnreadableImage, decode, mode_of, reason
-from tcnn.data.order import shuffle_seed
+from tcnn.data.parts import balanced_places, first_places_of_each, held_out_places, listing
 from tcnn.data.sources.folder import open_folder
 from tcnn.data.sources.hub import HubSource, open_hub
 from tcnn.data.sources.names import class_name
@@ -98,6 +98,15 @@ class ImageSet:
         """What changes with an image where it is replaced in place; None if that is not known, or it is gone."""
         return self._source.stamp(int(self._places[index]))
 
+    def keys(self) -> list[str] | None:
+        """The folder and name of every image, wherever the set lies; None where images have numbers alone."""
+        keys = self._source.keys()
+        return None if keys is None else [keys[place] for place in self._places.tolist()]
+
+    def identities(self) -> Tensor:
+        """(N,), equal where one image is listed several times: the same file, bytes or row. No image is read."""
+        return torch.from_numpy(self._source.identities())[self._places]
+
     def of_channels(self, in_chans: int) -> "ImageSet":
         """The same images for a model of so many channels: RGB or grey."""
         if mode_of(in_chans) == self.mode:
@@ -116,6 +125,14 @@ class ImageSet:
     def whole(self) -> "ImageSet":
         """The set that was opened, of which this one may be a part."""
         return self._whole or self
+
+    def listing(self) -> str:
+        """What changes with the name or the class of any image of the whole set, and with their order.
+
+        A part that was held out is the same one for as long as it does not; the pixels are the fingerprint's.
+        """
+        whole = self.whole
+        return listing(whole.keys(), whole.targets.tolist(), self.class_names)
 
     def fingerprint(self, ordered: bool = True) -> str:
         """What tells the whole set from others, wherever it lies: its number of images and the pixels of some.
@@ -185,11 +202,10 @@ def split_off(data: ImageSet, fraction: float, seed: int) -> tuple[ImageSet, Ima
     """Split a data set into training and validation images, with the same `fraction` of every class, chosen by `seed`.
 
     A class keeps at least one image for training and, if it has two or more, gives at least one for validation. Both
-    keep the data set's order. Raises `RequestError` if the fraction is not between 0 and 1 or leaves either side empty.
+    keep the data set's order; an image that is listed several times is in one of them alone, as often as it is listed.
+    Raises `RequestError` if the fraction is not between 0 and 1 or leaves either side empty.
     """
-    held_out = torch.zeros(len(data), dtype=torch.bool)
-    for members in _shuffled_classes(data.targets, fraction, seed, "validation"):
-        held_out[members[: min(len(members) - 1, max(1, round(len(members) * fraction)))]] = True
+    held_out = held_out_places(data.targets, data.identities(), fraction, seed)
     if not held_out.any():
         raise RequestError("no class has two images, so none can be held out; give a validation set with --val")
     return data.subset((~held_out).nonzero()[:, 0]), data.subset(held_out.nonzero()[:, 0])
@@ -203,39 +219,9 @@ def class_balanced(data: ImageSet, fraction: float, seed: int) -> ImageSet:
     return data if fraction == 1 else data.subset(balanced_places(data.targets, fraction, seed))
 
 
-def balanced_places(targets: Tensor, fraction: float, seed: int) -> Tensor:
-    """The indices of a class-balanced subset among all images, in order; `targets` (N,) are their classes.
-
-    A larger fraction contains every image of a smaller one. Raises `RequestError` unless 0 < fraction < 1.
-    """
-    kept = torch.zeros(len(targets), dtype=torch.bool)
-    for members in _shuffled_classes(targets, fraction, seed, "fraction"):
-        kept[members[: max(1, round(len(members) * fraction))]] = True
-    return kept.nonzero()[:, 0]
-
-
 def first_of_each(data: ImageSet, limit: int) -> ImageSet:
-    """A class-balanced subset: the first image of every class, then the second, …, up to `limit`.
-
-    Classes are taken in the order of their names, so that models with different class indices get the same images.
-    """
-    seen: dict[int, int] = {}
-    turns = []
-    for index, target in enumerate(data.targets.tolist()):
-        turns.append((seen.get(target, 0), data.class_names[target], index))
-        seen[target] = seen.get(target, 0) + 1
-    return data.subset(sorted(index for _, _, index in sorted(turns)[:limit]))
-
-
-def _shuffled_classes(targets: Tensor, fraction: float, seed: int, what: str) -> Iterable[Tensor]:
-    """The indices of each class that has any, in an order that depends on seed and class only."""
-    if not 0 < fraction < 1:
-        raise RequestError(f"a fraction of the images must lie between 0 and 1, not {fraction}")
-    order = targets.argsort(stable=True)
-    for label, members in enumerate(order.split(targets.bincount().tolist())):
-        if len(members):
-            generator = torch.Generator().manual_seed(shuffle_seed(seed, what, label))
-            yield members[torch.randperm(len(members), generator=generator)]
+    """A class-balanced subset: the first image of every class, then the second, …, up to `limit`."""
+    return data.subset(first_places_of_each(data.targets.tolist(), data.class_names, limit))
 
 
 def _open_source(spec: str, split: str, complete: bool, download: bool) -> Found:

@@ -13,6 +13,9 @@ from tcnn.processes import loading
 from tcnn_jobs.errors import for_requests
 
 if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
     from tcnn.data.image_set import ImageSet
 import os
 import shutil
@@ -65,6 +68,9 @@ def compute(asked: str, file: str = "") -> dict[str, Any]:
 class _Unopened:
     """Images of which only the number is known: a plan without steps opens none."""
 
+    def __init__(self, images: int) -> None:
+        self.images = images
+
     def open(self, index: int) -> NoReturn:
         raise RequestError(self.filename(index))
 
@@ -73,6 +79,14 @@ class _Unopened:
 
     def filename(self, index: int) -> str:
         return f"image {index}, which a plan has no need to open"
+
+    def keys(self) -> None:
+        return None
+
+    def identities(self) -> "NDArray[numpy.int64]":
+        import numpy
+
+        return numpy.arange(self.images)
 
 
 def _images(given: dict[str, Any] | str | None) -> "ImageSet | str | None":
@@ -85,7 +99,7 @@ def described(classes: Sequence[str], images: int) -> "ImageSet":
 
     from tcnn.data.image_set import ImageSet
 
-    return ImageSet(_Unopened(), classes, torch.arange(images) % max(1, len(classes)))
+    return ImageSet(_Unopened(images), classes, torch.arange(images) % max(1, len(classes)))
 
 
 def write(attempt: str, name: str, out: str, room: str, names: str, images: str = "") -> dict[str, Any]:

@@ -13,7 +13,7 @@ import page
 import pytest
 import torch
 
-from tcnn.data.image_set import balanced_places
+from tcnn.data.parts import balanced_places
 
 
 def row(arm: str, seed: int, top1: list[float], **accuracy: dict[str, float]) -> dict[str, Any]:

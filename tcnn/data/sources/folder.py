@@ -10,9 +10,12 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NoReturn
 
+import numpy
+from numpy.typing import NDArray
+
 from tcnn.data.decode import open_at_once
-from tcnn.data.sources.names import EXTENSIONS, choose_split, is_image, is_junk, sort_key, split_folders
-from tcnn.data.sources.source import Found, number, pack_names, stamp_of
+from tcnn.data.sources.names import EXTENSIONS, choose_split, image_key, is_image, is_junk, sort_key, split_folders
+from tcnn.data.sources.source import Found, first_places, number, pack_names, stamp_of
 from tcnn.errors import RequestError, readable
 
 
@@ -28,6 +31,12 @@ class FolderSource:
 
     def stamp(self, index: int) -> str | None:
         return stamp_of(self._path(index))
+
+    def keys(self) -> Sequence[str]:
+        return [image_key(os.fsdecode(path)) for path in self.paths.tolist()]
+
+    def identities(self) -> NDArray[numpy.int64]:
+        return first_places(self.paths.tolist())
 
     def open(self, index: int) -> BinaryIO:
         return open(self._path(index), "rb", opener=open_at_once)

@@ -4,18 +4,19 @@ timm's reader takes the names of the columns for granted; here they are found by
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy
+from numpy.typing import NDArray
 from PIL import Image
 
 from tcnn.data.decode import decode
 from tcnn.data.sources.names import choose_split
-from tcnn.data.sources.source import Found, check_indices, number
+from tcnn.data.sources.source import Found, check_indices, first_places, number
 from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, one_line, shorten
 from tcnn.hugging_face import offline_if_unreachable, quiet_hub
 
@@ -40,6 +41,22 @@ class HubSource:
     def stamp(self, index: int) -> str:
         # By their names the images of all splits, and of what is saved there anew, may be the same.
         return str(self.rows._fingerprint)
+
+    def keys(self) -> Sequence[str] | None:
+        # Of the path its last part alone, which is what stays when the bytes are moved into the table.
+        paths = self.rows.flatten().with_format(None)[f"{self.column}.path"][:]
+        return [Path(path or "").stem for path in paths] if any(paths) else None
+
+    def identities(self) -> NDArray[numpy.int64]:
+        """Rows are one where they lie in one place of the memory, also of tables that are put together."""
+        known: list[str | tuple[int, int]] = []
+        for place, chunk in enumerate(self.rows.data.column(self.column).chunks):
+            content, paths = chunk.field("bytes"), chunk.field("path").to_pylist()
+            begin, first = getattr(content.buffers()[1], "address", -place), content.offset
+            inside = content.is_valid().to_pylist()
+            known += [(begin, first + row) if inside[row] or not path else path for row, path in enumerate(paths)]
+        chosen = self.rows._indices  # what select() and interleave_datasets() have left of the table
+        return first_places(known if chosen is None else (known[row] for row in chosen.column(0).to_pylist()))
 
     def open(self, index: int) -> BinaryIO | Image.Image:
         image = self.rows[index][self.column]

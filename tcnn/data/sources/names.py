@@ -39,6 +39,11 @@ def is_image(path: str) -> bool:
     return os.path.splitext(path)[1].lower() in EXTENSIONS and not is_junk(path)  # noqa: PTH122 - a million times
 
 
+def image_key(name: str) -> str:
+    """The folder and the name of an image without its extension: they stay where a data set is moved or packed."""
+    return "/".join(os.path.splitext(name)[0].rsplit("/", 2)[-2:])  # noqa: PTH122 - a million times
+
+
 def sort_key(name: str) -> tuple[object, str, str]:
     """Sort key of timm's natural order; ties (`1.jpg` and `01.jpg`, `Cat` and `cat`) are ordered by name.
 

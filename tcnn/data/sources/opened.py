@@ -38,16 +38,25 @@ LOADER = signature(ImageFolder).parameters["loader"].default
 
 
 class ItemSource:
-    """`Source` of a data set that returns (image, class) by index; it is copied to worker processes."""
+    """`Source` of a data set that returns (image, class) by index; it is copied to worker processes.
 
-    def __init__(self, data: Any, labels: NDArray[numpy.int64]) -> None:
-        self.data, self.labels = data, labels
+    `listed`: what knows the images by more than their numbers, if anything does.
+    """
+
+    def __init__(self, data: Any, labels: NDArray[numpy.int64], listed: Source | None = None) -> None:
+        self.data, self.labels, self.listed = data, labels, listed
 
     def filename(self, index: int) -> str:
         return f"{type(self.data).__name__}/{index}"
 
     def stamp(self, index: int) -> str | None:
         return None
+
+    def keys(self) -> Sequence[str] | None:
+        return None if self.listed is None else self.listed.keys()
+
+    def identities(self) -> NDArray[numpy.int64]:
+        return numpy.arange(len(self.labels)) if self.listed is None else self.listed.identities()
 
     def open(self, index: int) -> Image.Image:
         """Raises `RequestError` for another class than `targets` has: which of them is right is not known."""
@@ -72,6 +81,13 @@ class PartSource:
     def stamp(self, index: int) -> str | None:
         return self.source.stamp(int(self.places[index]))
 
+    def keys(self) -> Sequence[str] | None:
+        keys = self.source.keys()
+        return keys and [keys[place] for place in self.places.tolist()]
+
+    def identities(self) -> NDArray[numpy.int64]:
+        return self.source.identities()[self.places]
+
     def open(self, index: int) -> Any:
         return self.source.open(int(self.places[index]))
 
@@ -82,8 +98,9 @@ def open_opened(data: Any, split: str) -> Found:
     if isinstance(data, Subset):  # of torch.utils.data.random_split
         whole, places = open_opened(data.dataset, split), numpy.asarray(data.indices, dtype=numpy.int64)
         labels = whole.labels[places]
+        part = PartSource(whole.source, places)
         as_is = type(data).__getitem__ is Subset.__getitem__
-        return Found(whole.names, labels, PartSource(whole.source, places) if as_is else ItemSource(data, labels), None)
+        return Found(whole.names, labels, part if as_is else ItemSource(data, labels, part), None)
     datasets = sys.modules.get("datasets")  # whoever gives one has imported it
     if datasets is not None and isinstance(data, datasets.Dataset | datasets.DatasetDict):
         rows, chosen = choose_rows(data, split, "data") if isinstance(data, dict) else (data, None)
@@ -104,12 +121,15 @@ def open_opened(data: Any, split: str) -> Found:
 def _source(data: Any, labels: NDArray[numpy.int64]) -> Source:
     """Images in files that are only opened are read as those of folders are; all others are asked for one by one."""
     name = FILES.get(type(data).__getitem__)
-    if name is None or data.loader is not LOADER:
+    if name is None:
         return ItemSource(data, labels)
     listed = getattr(data, name)
+    files = FolderSource(Path(data.root), _inside(data.root, (str(file) for file, _ in listed)))
+    if data.loader is not LOADER:
+        return ItemSource(data, labels, files)
     for index, (_, target) in enumerate(listed):
         _check_class(int(target), int(labels[index]), index)
-    return FolderSource(Path(data.root), _inside(data.root, (str(file) for file, _ in listed)))
+    return files
 
 
 def _inside(root: Any, files: Iterable[str]) -> Iterable[str]:

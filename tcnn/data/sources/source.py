@@ -1,7 +1,7 @@
 """Interface of data set readers (`Source`, `Found`), their labels, and the classes of a model beside a data set's."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -10,7 +10,7 @@ import numpy
 from numpy.typing import NDArray
 from PIL import Image
 
-from tcnn.data.sources.names import class_name, sort_key
+from tcnn.data.sources.names import class_name, image_key, sort_key
 from tcnn.errors import RequestError
 
 MAX_CLASSES = 1_000_000
@@ -32,6 +32,14 @@ class Source(Protocol):
         """What changes with the image where it is replaced in place; None if that is not known, or it is gone."""
         ...
 
+    def keys(self) -> Sequence[str] | None:
+        """What each image is called wherever the data set lies (`image_key`); None if it has a number alone."""
+        ...
+
+    def identities(self) -> NDArray[numpy.int64]:
+        """(N,), equal where one image is listed several times: the same file, bytes or row. No image is read."""
+        ...
+
 
 class ArchiveMembers:
     """Where each image lies: in which archive, and its `size` bytes from `offset` on; base of `Source`s of archives."""
@@ -48,6 +56,12 @@ class ArchiveMembers:
 
     def filename(self, index: int) -> str:
         return f"{self.archive(index)}/{self.names[index].decode(errors='replace')}"
+
+    def keys(self) -> Sequence[str]:
+        return [image_key(os.fsdecode(name)) for name in self.names.tolist()]
+
+    def identities(self) -> NDArray[numpy.int64]:
+        return first_places(zip(self.where.tolist(), self.ranges[:, 0].tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -98,6 +112,12 @@ def check_indices(labels: Sequence[int], where: str) -> int:
         wrong = next(label for label in labels if not 0 <= label < MAX_CLASSES)
         raise RequestError(f"{where}: label {wrong} is no class index; classes are numbered from 0 on")
     return highest
+
+
+def first_places(things: Iterable[Hashable]) -> NDArray[numpy.int64]:
+    """(N,), for every thing the place of the first that is equal to it."""
+    first: dict[Hashable, int] = {}
+    return numpy.array([first.setdefault(thing, place) for place, thing in enumerate(things)], dtype=numpy.int64)
 
 
 def pack_names(texts: Iterable[str]) -> NDArray[numpy.bytes_]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+from numpy.typing import NDArray
 from PIL import Image
 from timm.data import create_dataset
 
@@ -40,6 +41,12 @@ class ArraySource:
     def stamp(self, index: int) -> str:
         # By their names the images of both splits, and of another set in the folder, are the same.
         return hashlib.sha256(numpy.asarray(self.data.data[index]).tobytes()).hexdigest()[:16]
+
+    def keys(self) -> None:
+        return None
+
+    def identities(self) -> NDArray[numpy.int64]:
+        return numpy.arange(len(self.data))
 
     def open(self, index: int) -> Image.Image:
         image: Image.Image = self.data[index][0]

@@ -1,0 +1,81 @@
+"""Which images of a data set are held out, or make a smaller one: by their classes and a seed, without the images.
+
+A part is drawn again for as long as the data set lists the same images in the same order: `listing`.
+"""
+
+import hashlib
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from tcnn.data.order import shuffle_seed
+from tcnn.errors import RequestError
+
+
+def held_out_places(targets: Tensor, images: Tensor, fraction: float, seed: int) -> Tensor:
+    """(N,), bool: the places of the same `fraction` of every class, chosen by `seed`.
+
+    `targets` (N,) are the classes; `images` (N,) are equal where one image is listed several times. It counts once and
+    is held out at all its places or at none; one of several classes is not held out. A class keeps at least one image
+    and, if it has two or more, gives at least one. Raises `RequestError` unless 0 < fraction < 1.
+    """
+    _, number = images.unique(return_inverse=True)
+    count = int(number.max()) + 1 if len(number) else 0
+    first = torch.full((count,), len(images)).scatter_reduce(0, number, torch.arange(len(images)), "amin")
+    several = torch.zeros(count, dtype=torch.bool)
+    several[number[targets != targets[first[number]]]] = True
+    candidates = first[~several].sort().values
+    held_out = torch.zeros(count, dtype=torch.bool)
+    for members in _shuffled_classes(targets[candidates], fraction, seed, "validation"):
+        chosen = members[: min(len(members) - 1, max(1, round(len(members) * fraction)))]
+        held_out[number[candidates[chosen]]] = True
+    return held_out[number]
+
+
+def balanced_places(targets: Tensor, fraction: float, seed: int) -> Tensor:
+    """The indices of a class-balanced subset among all images, in order; `targets` (N,) are their classes.
+
+    A larger fraction contains every image of a smaller one. Raises `RequestError` unless 0 < fraction < 1.
+    """
+    kept = torch.zeros(len(targets), dtype=torch.bool)
+    for members in _shuffled_classes(targets, fraction, seed, "fraction"):
+        kept[members[: max(1, round(len(members) * fraction))]] = True
+    return kept.nonzero()[:, 0]
+
+
+def first_places_of_each(targets: Sequence[int], class_names: Sequence[str], limit: int) -> list[int]:
+    """The first place of every class, then the second, …, up to `limit`, in order.
+
+    Classes are taken in the order of their names, so that models with different class indices get the same images.
+    """
+    seen: dict[int, int] = {}
+    turns = []
+    for index, target in enumerate(targets):
+        turns.append((seen.get(target, 0), class_names[target], index))
+        seen[target] = seen.get(target, 0) + 1
+    return sorted(index for _, _, index in sorted(turns)[:limit])
+
+
+def listing(keys: Sequence[str] | None, targets: Sequence[int], class_names: Sequence[str]) -> str:
+    """What changes with any image's key or class, and with the order; None for keys where images have none.
+
+    The classes are known by their names, so it is the same however they are numbered; letters with accents count as
+    composed, as they do where the images are put in order.
+    """
+    called = [""] * len(targets) if keys is None else keys
+    text = "\0".join(f"{key}\0{class_names[target]}" for key, target in zip(called, targets, strict=True))
+    composed = text if text.isascii() else unicodedata.normalize("NFC", text)
+    return hashlib.sha256(composed.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _shuffled_classes(targets: Tensor, fraction: float, seed: int, what: str) -> Iterable[Tensor]:
+    """The indices of each class that has any, in an order that depends on seed and class only."""
+    if not 0 < fraction < 1:
+        raise RequestError(f"a fraction of the images must lie between 0 and 1, not {fraction}")
+    order = targets.argsort(stable=True)
+    for label, members in enumerate(order.split(targets.bincount().tolist())):
+        if len(members):
+            generator = torch.Generator().manual_seed(shuffle_seed(seed, what, label))
+            yield members[torch.randperm(len(members), generator=generator)]
