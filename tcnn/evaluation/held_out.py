@@ -40,6 +40,8 @@ class Training(NamedTuple):
     """`ImageSet.fingerprint` of the data, which finds it again after a move or as a copy. Runs of 0.2.0 have none."""
     image_set: str | None = None
     """The same for any order of the images."""
+    listing: str | None = None
+    """`ImageSet.listing` of the data, by which the part that was held out is found again. Runs of 0.2.0 have none."""
 
 
 class Unseen(NamedTuple):
@@ -49,6 +51,8 @@ class Unseen(NamedTuple):
     """Their names; None are all."""
     trained_on: tuple[str, ...]
     """Models that were trained on some of them: nothing can be said about others from these."""
+    part_lost: tuple[str, ...] = ()
+    """Those of them that held a part out, which cannot be told any more."""
 
 
 def trainings_of(name: str | nn.Module) -> tuple[Training, ...]:
@@ -72,7 +76,7 @@ def trainings_in(record: Mapping[str, Any] | None) -> tuple[Training, ...]:
         config: Mapping[str, Any] = record["config"]
         latest = Training(
             str(record["data"]), record.get("val"), config.get("val_split"), int(config.get("seed", 0)),
-            record.get("images"), record.get("image_set"),
+            record.get("images"), record.get("image_set"), record.get("listing"),
         )  # fmt: skip
         return latest, *(Training(**one) for one in record.get("earlier", []))
     except (ValueError, KeyError, TypeError):
@@ -141,14 +145,14 @@ def unseen(
         return opening().split == open_dataset(data, "train").split
 
     parts: dict[tuple[float, int], str] = {}
-    trained_on = []
+    trained_on, lost = [], []
     prints: _Prints | None = None
     for name, file in zip(models, _files(models, weights, given), strict=True):
         trainings = trainings_of(file)
         named = [one for one in trainings if one.data == known_as or same(one.data, data)]
         if not named and not any(one.images or one.image_set for one in trainings):
             continue
-        prints = prints or _prints(opening())
+        prints = prints or _prints(*(opening().of_channels(channels) for channels in (3, 1)))
         here = _on_these(trainings, named if named and learned_part() else (), prints)
         if not here:
             continue
@@ -156,6 +160,7 @@ def unseen(
             parts[part] = name
         else:
             trained_on.append(name)
+            lost += [name] * all(one.val_split and not _unchanged(one, prints) for one in here)
     if len(parts) > 1:
         one, other = list(parts.values())[:2]
         raise RequestError(
@@ -163,10 +168,10 @@ def unseen(
             "neither has seen"
         )
     if not parts:
-        return Unseen(None, tuple(trained_on))
+        return Unseen(None, tuple(trained_on), tuple(lost))
     ((share, seed),) = parts
     _, held_out = split_off(opening().whole, share, seed)
-    return Unseen(frozenset(map(held_out.filename, range(len(held_out)))), tuple(trained_on))
+    return Unseen(frozenset(map(held_out.filename, range(len(held_out)))), tuple(trained_on), tuple(lost))
 
 
 class _Prints(NamedTuple):
@@ -174,12 +179,17 @@ class _Prints(NamedTuple):
 
     ordered: frozenset[str]
     unordered: frozenset[str]
+    listings: frozenset[str | None]
+    """With None, if this set is split as a release split it that recorded no listing."""
 
 
-def _prints(images: ImageSet) -> _Prints:
-    modes = [images.of_channels(channels) for channels in (3, 1)]
+def _prints(*modes: ImageSet) -> _Prints:
+    """Those of a data set, given as it is opened for so many kinds of models."""
+    repeated = len(modes[0].whole.identities().unique()) < len(modes[0].whole)
     return _Prints(
-        frozenset(one.fingerprint() for one in modes), frozenset(one.fingerprint(ordered=False) for one in modes)
+        frozenset(one.fingerprint() for one in modes),
+        frozenset(one.fingerprint(ordered=False) for one in modes),
+        frozenset([modes[0].listing(), *([] if repeated else [None])]),
     )
 
 
@@ -198,11 +208,17 @@ def _on_these(trainings: Sequence[Training], named: Sequence[Training], prints: 
 def _part(here: Sequence[Training], prints: _Prints) -> tuple[float, int] | None:
     """The share and the seed of the part that all trainings on the images held out; None if they did not hold out one.
 
-    In another order, or among more or fewer images, nothing tells which ones were held out.
+    In another order, among more or fewer images, or with a name or a class that has changed, nothing tells which ones
+    were held out.
     """
     ((share, seed), *others) = {(one.val_split, one.seed) for one in here}
-    apart = all(one.val is None and one.images in (None, *prints.ordered) for one in here)
+    apart = all(one.val is None and _unchanged(one, prints) for one in here)
     return (share, seed) if share and apart and not others else None
+
+
+def _unchanged(one: Training, prints: _Prints) -> bool:
+    """Whether the images are as they were in a training, in their order, as far as is known."""
+    return one.images in (None, *prints.ordered) and one.listing in prints.listings
 
 
 def learned_note(model: nn.Module, data: ImageSet) -> str | None:
@@ -214,7 +230,7 @@ def learned_note(model: nn.Module, data: ImageSet) -> str | None:
     trainings = [one for one in trainings_in(record) if one.images or one.image_set]
     if record is None or not trainings:
         return None
-    prints = _Prints(frozenset([data.fingerprint()]), frozenset([data.fingerprint(ordered=False)]))
+    prints = _prints(data)
     here = _on_these(trainings, (), prints)
     if not here:
         return None

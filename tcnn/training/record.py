@@ -47,6 +47,7 @@ def run_record(sources: Sources, config: FinetuneConfig, start: Start, train: Im
         "val": val if isinstance(val, str) else None if val is None else repr(val),
         "images": train.fingerprint(),
         "image_set": train.fingerprint(ordered=False),
+        "listing": train.listing(),
         "image_count": len(train.whole),
         "earlier": [one._asdict() for one in earlier],
         "weights": start.origin or ("file" if sources.weights else "pretrained" if sources.pretrained else "random"),
@@ -96,8 +97,8 @@ def _same_images(one: Training, record: Mapping[str, Any]) -> bool:
 
 
 def _in_order(one: Training, record: Mapping[str, Any]) -> bool:
-    """Whether they are in the order that they were in, as far as is known: else another part is held out."""
-    return one.images in (None, record["images"])
+    """Whether they are listed as they were, as far as is known: else another part is held out."""
+    return one.images in (None, record["images"]) and one.listing in (None, record["listing"])
 
 
 def _name(source: str | Path | nn.Module) -> str:

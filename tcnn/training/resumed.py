@@ -102,6 +102,8 @@ def _changes(before: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
     # Of more images or fewer others would be held out, which the run has learned from; older runs have no count.
     if not _as_many(before, record):
         changes.append(f"images in the data set: {before['image_count']} → {record['image_count']}")
+    elif not _as_listed(before, record):
+        changes.append("images in the data set: another class, another file name or another order")
     return changes
 
 
@@ -137,12 +139,17 @@ def _same_part(before: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
         all(_same(before, key, record) for key in ("data", "val"))
         and all(then.get(key) == now[key] for key in ("val_split", "seed"))
         and _as_many(before, record)
+        and _as_listed(before, record)
         and not _reordered(before, record)
     )
 
 
 def _as_many(before: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
     return bool(before.get("image_count", record["image_count"]) == record["image_count"])
+
+
+def _as_listed(before: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
+    return bool(before.get("listing", record["listing"]) == record["listing"])
 
 
 def _reordered(before: Mapping[str, Any], record: Mapping[str, Any]) -> bool:

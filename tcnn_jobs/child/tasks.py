@@ -124,6 +124,7 @@ def measure(assignment: Assignment, directory: AttemptDirectory, reporter: Repor
     )
     labels = dict(zip(models, (reference.measured_as for reference in references), strict=True))
     comparison.trained_on = [labels[name] for name in comparison.trained_on]
+    comparison.part_lost = [labels[name] for name in comparison.part_lost]
     for row, reference in zip(comparison.rows, _repeated(references, len(comparison.rows)), strict=True):
         row.model = reference.measured_as  # not where it lies on this server
     for change in comparison.changes:

@@ -103,6 +103,19 @@ def test_images_of_other_classes_than_before(here: Path, data: Path) -> None:
     assert told(go_on(here, 3).last, data) == (False, True, 30)
 
 
+def test_a_label_that_was_corrected(here: Path, data: Path) -> None:
+    """Another part is held out from then on, which the run has learned from; it went on without a word."""
+    (data / "blue" / "9.png").rename(data / "green" / "10.png")
+    with pytest.raises(
+        RequestError, match=r"\(epochs: 1 → 2; images in the data set: another class, another file name"
+    ):
+        go_on(here, 2, allow_changes=False)
+    assert told(go_on(here, 2).last, data) == (False, True, 30)
+    record = json.loads((here / "run" / "config.json").read_text())
+    assert record["changes"][0]["best_from"] == 1
+    assert go_on(here, 2, allow_changes=False).epochs == 2, "the next resume is compared with the new list"
+
+
 def test_the_record_says_what_changed_and_the_next_resume_is_compared_with_it(here: Path, data: Path) -> None:
     """config.json and the report had the first settings for ever."""
     go_on(here, 2, seed=5)

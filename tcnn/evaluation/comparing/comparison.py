@@ -176,6 +176,7 @@ def _compare(
         images=len(first),
         held_out=unseen.files is not None,
         trained_on=list(unseen.trained_on),
+        part_lost=list(unseen.part_lost),
         baseline=baseline,
         seconds=round(time.monotonic() - started, 3),
         rows=rows,

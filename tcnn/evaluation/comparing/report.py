@@ -76,6 +76,8 @@ class Comparison(Printed, BaseModel):
     """Whether only the part of the data set was measured that a model's training had held out."""
     trained_on: list[str] = []
     """Models that were trained on some of the images."""
+    part_lost: list[str] = []
+    """Those of them that held a part out, which cannot be told: the images have changed since."""
     baseline: str | None
     """The model whose errors CE and mCE are relative to."""
     seconds: float
@@ -228,6 +230,11 @@ def notes(result: Comparison) -> Iterator[str]:
         yield "measured on the images that training had held out, and on no others"
     if result.trained_on:
         yield f"trained on these images, so this tells nothing about others: {', '.join(result.trained_on)}"
+    if result.part_lost:
+        yield (
+            "nothing tells which of them training had held out, as a file name, a class or the order of the images is "
+            f"another one now: {', '.join(result.part_lost)}; measure on the data set as it was, or on other images"
+        )
     for row in {row.model: row for row in result.rows}.values():
         if row.classes < row.outputs:
             yield f"{row.model}: {row.classes} of its {row.outputs} classes compete"
