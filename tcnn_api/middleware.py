@@ -80,6 +80,8 @@ class Observe:
 
         try:
             await self.app(scope, receive, relay)
+        except asyncio.CancelledError:  # the server leaves, and has closed the connection: nobody is to be told
+            log.info("cut off, for the server leaves")
         except Exception:
             log.exception("unforeseen")
             if status:

@@ -35,7 +35,9 @@ FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60
 """Seconds before a worker that keeps dying is started again; a run of this length begins at one second anew."""
 REQUESTS = 5
-"""Seconds that requests get to end when the server leaves."""
+"""Seconds that requests get to end when the server leaves: after them they are cancelled."""
+HANGING_UP = 4.0
+"""Seconds after which their connections are closed, so that they end as when a client leaves, and clean up."""
 SWITCH = 0.0005
 """Seconds that a thread may keep the interpreter while others wait. A request needs it again after each of a dozen
 statements, and at Python's 5 ms it would wait for that long every time."""
@@ -199,8 +201,17 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept nothing more, let requests end, then let the worker hand its jobs back."""
-        await super().shutdown(sockets)
+        hanging_up = asyncio.get_running_loop().call_later(HANGING_UP, self._hang_up)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            hanging_up.cancel()
+            self._hang_up()  # also when a second signal did not let it wait
         if self._worker is not None and self._minding is not None:
             await self._worker.stop(self)
             self._minding.cancel()
             await asyncio.gather(self._minding, return_exceptions=True)
+
+    def _hang_up(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()

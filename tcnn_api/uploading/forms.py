@@ -1,5 +1,6 @@
 """Multipart form uploads: from the socket to disk in pieces of a megabyte; nothing ever holds a whole file."""
 
+import asyncio
 import hashlib
 import os
 import secrets
@@ -76,7 +77,16 @@ async def received(
             yield await run(form.finish)
         finally:
             form.close()
-            await to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
+            await _discard(folder)
+
+
+async def _discard(folder: Path) -> None:
+    """Remove a folder on a thread; at once where nobody waits for threads any more, for the server leaves."""
+    try:
+        await to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
+    except asyncio.CancelledError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 async def _read(request: Request, form: "_Form", room: Room, run: Callable[..., Awaitable[Any]]) -> None:
