@@ -19,6 +19,7 @@ checkpoints/ID.safetensors      an uploaded checkpoint, or uploaded weights of a
 database.id                     which database these objects belong to
 """
 
+import os
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -40,10 +41,12 @@ class Home:
         self.cache = root / "cache"
 
     def create(self) -> "Home":
-        """Make the folders, readable by this user alone; raises `EnvironmentFailure`."""
+        """Make the folders, readable by this user alone; raises `EnvironmentFailure` if one of them cannot be written
+        to."""
+        folders = (self.jobs, self.datasets, self.checkpoints, self.incoming, *[self.cache] * self.shared)
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for folder in (self.jobs, self.datasets, self.checkpoints, self.incoming, *[self.cache] * self.shared):
+            for folder in folders:
                 folder.mkdir(exist_ok=True)
             probe = self.root / ".writable"
             probe.touch()
@@ -53,6 +56,12 @@ class Home:
                 f"TCNN_HOME={self.root}: cannot be used ({(error.strerror or str(error)).lower()}); "
                 "choose a directory that this user can write to"
             ) from error
+        ids = {"effective_ids": True} if os.access in os.supports_effective_ids else {}
+        if closed := [one.name for one in folders if not os.access(one, os.R_OK | os.W_OK | os.X_OK, **ids)]:
+            raise EnvironmentFailure(
+                f"TCNN_HOME={self.root}: expected folders that this user can write to, found others: "
+                f"{', '.join(closed)}; change their owner or mode, or how they are mounted"
+            )
         return self
 
     def job(self, job: str) -> Path:

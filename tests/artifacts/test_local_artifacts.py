@@ -1,11 +1,15 @@
 """Artifacts in this host's home: kept, found again, measured and removed."""
 
+import os
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tcnn.errors import RequestError
+from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn_jobs.artifacts.layout import Home
 from tcnn_jobs.artifacts.local import LocalArtifacts, disk_usage
 from tcnn_jobs.model.jobs import Artifact, Upload
@@ -109,3 +113,31 @@ def test_disk_usage_is_what_du_says(tmp_path: Path) -> None:
         sparse.truncate(1 << 30)
     told = subprocess.run(["du", "-sk", tmp_path], check=True, capture_output=True, text=True).stdout.split()[0]
     assert abs(disk_usage(tmp_path) - int(told) * 1024) < 1024
+
+
+@contextmanager
+def a_user() -> Iterator[int]:
+    """This process is nobody's, if it was root's, whom no mode keeps out."""
+    before = os.geteuid()
+    if before:
+        yield before
+        return
+    os.seteuid(65534)
+    try:
+        yield 65534
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("folder", ["jobs", "datasets", "checkpoints", "incoming"])
+def test_a_home_of_which_one_folder_cannot_be_written_to(folder: str) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place) / "home"
+        Path(place).chmod(0o777)
+        with a_user():
+            home = Home(root).create()
+            (root / folder).chmod(0o555)
+            with pytest.raises(EnvironmentFailure, match=rf"expected folders .* can write to, found others: {folder};"):
+                home.create()
+            (root / folder).chmod(0o755)
+            home.create()
