@@ -24,6 +24,7 @@
 A message is one line: what was expected, what was found, what to do.
 """
 
+import errno
 import os
 import textwrap
 
@@ -115,6 +116,8 @@ class StorageError(EnvironmentFailure):
     """The disk is full or refuses the write."""
 
 
+PROCESS_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+"""Errors of this process, not of a file or a disk: to skip an image because of them would lose it in silence."""
 NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 """What PyTorch's allocators say, whose errors on a CPU are plain RuntimeErrors."""
 NO_CODE = ("could not create a primitive", "could not create a memory object")

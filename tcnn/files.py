@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tcnn.errors import OutputError, RequestError, StorageError
+from tcnn.errors import PROCESS_ERRORS, EnvironmentFailure, OutputError, RequestError, StorageError
 from tcnn.signals import heed
 from tcnn.starting import last_deeds
 
@@ -207,13 +207,17 @@ last_deeds.append(_remove_temporary)  # of a process that is ended in the middle
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Context that raises errors of a full or failing disk as `StorageError`, safetensors' included."""
+    """Context that raises errors of a full or failing disk as `StorageError`, safetensors' included, and those of a
+    process that has no more memory or files as `EnvironmentFailure`."""
     try:
         yield
     except Exception as error:
         number = getattr(error, "errno", None) or _os_error_number(error)
         if number is None:
             raise
+        if number in PROCESS_ERRORS:
+            what = f"{path}: {os.strerror(number).lower()} while writing; nothing was kept"
+            raise EnvironmentFailure(f"{what}, end other work or raise its limits (ulimit) and try again") from error
         what = "no space left" if number in _SPACE else os.strerror(number).lower()
         advice = "free some space or choose another disk" if number in _SPACE else "choose another place"
         raise StorageError(f"{path}: {what} while writing; nothing was kept, {advice}") from error

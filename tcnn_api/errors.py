@@ -32,6 +32,7 @@ from tcnn_jobs.errors import (
     StoreUnavailable,
     UploadNotFound,
     WrongState,
+    for_requests,
 )
 from tcnn_jobs.model.requests import KINDS
 
@@ -185,6 +186,7 @@ def respond(path: str, error: TcnnError) -> Response:
     """The response to one of our own errors."""
     status, field = next(((status, field) for kind, status, field in STATUS if isinstance(error, kind)), (500, None))
     message = AWAY if isinstance(error, StoreUnavailable) else str(error)
+    message = for_requests(message) if isinstance(error, StorageError) else message
     field = error.field if isinstance(error, Refused) else field
     errors = [] if field is None else [FieldError(field=field, message=message.removeprefix(f"{field}: "))]
     detail = f"{field}: {message}" if isinstance(error, Refused) else message

@@ -80,7 +80,8 @@ _ADVICE: tuple[tuple[str, str], ...] = (
     (r"give --no-convert", "set config.convert to false"),
     (r"use --preset (\w+)", r"use preset \1"),
     (r"--val DATASET", "val"),
-    (r"choose another --out", "make room on the server"),
+    (r"choose another --out|free some space or choose another disk", "make room on the server"),
+    (r"choose another place", "the server's operator has to mend that"),
     (r"--set ", ""),
     (r"`tcnn models` lists", "GET /models lists"),
 )  # fmt: skip

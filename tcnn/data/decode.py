@@ -1,7 +1,6 @@
 """Open image files of the formats that are read, and decode any mode and bit depth to RGB or grey pixels."""
 
 import contextlib
-import errno
 import os
 import warnings
 from collections.abc import Iterator
@@ -13,12 +12,9 @@ import numpy
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from tcnn.data.sources.names import FORMATS
-from tcnn.errors import EnvironmentFailure, RequestError
+from tcnn.errors import PROCESS_ERRORS, EnvironmentFailure, RequestError
 
 Mode = Literal["RGB", "L"]
-
-PROCESS_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-"""Errors of this process, not of the image: skipping images because of them would lose a whole data set in silence."""
 
 _OPENED = tuple(name for name in FORMATS if name != "AVIF" or find_spec("PIL.AvifImagePlugin"))  # from Pillow 11.3 on
 _ignored: list[bool] = []

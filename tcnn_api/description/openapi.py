@@ -73,7 +73,7 @@ PROBLEMS: dict[int, tuple[str, str, str]] = {
     507: (
         "No space is left for the upload, beside what is to stay free (`TCNN_MIN_FREE_GB`).",
         "storage",
-        "the upload: no space left while writing; nothing was kept, free some space or choose another disk",
+        "the upload: no space left while writing; nothing was kept, make room on the server",
     ),
 }
 """Status → what it means, its kind, an example's detail."""

@@ -31,7 +31,9 @@ KEPT = 4096
 """Bytes of the end of standard error that are kept, however much a process writes."""
 GIVEN_UP = 9
 """The exit code of a child that ran out of memory and cannot say so any more."""
-_KINDS: dict[str, type[TcnnError]] = {"request": RequestError, "quota": BytesExceeded, "storage": StorageError}
+_KINDS: dict[str, type[TcnnError]] = {
+    "request": RequestError, "quota": BytesExceeded, "storage": StorageError, "environment": EnvironmentFailure,
+}  # fmt: skip
 
 
 def frame(status: int, said: Any, content: bytes = b"") -> bytes:
@@ -130,6 +132,8 @@ def main(parent: str, memory: str, seconds: str, module: str, function: str, *ar
         answer = getattr(import_module(module), function)(*arguments)
     except StorageError as error:
         answer = {"kind": "storage", "error": str(error)}
+    except EnvironmentFailure as error:
+        answer = {"kind": "environment", "error": str(error)}
     except BytesExceeded as error:
         answer = {"kind": "quota", "error": str(error)}
     except TcnnError as error:

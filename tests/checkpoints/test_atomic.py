@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tcnn import files
-from tcnn.errors import OutputError, StorageError
+from tcnn.errors import EnvironmentFailure, OutputError, StorageError
 from tcnn.files import check_file, check_output, make_directory, replacing, storage_errors, write_atomically
 
 
@@ -154,6 +154,14 @@ class TestAFullDisk:
         assert "\n" not in str(caught.value)
         assert caught.value.exit_code == 4
         assert caught.value.__cause__ is error
+
+    @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+    def test_a_process_that_is_short_of_something_is_no_full_disk(self, number: int) -> None:
+        """Another place would not help."""
+        said = r"a\.bin: .* while writing; nothing was kept, end other work or raise its limits"
+        with pytest.raises(EnvironmentFailure, match=said) as caught, storage_errors(Path("a.bin")):
+            raise OSError(number, os.strerror(number))
+        assert not isinstance(caught.value, StorageError)
 
 
 class TestCheckOutput:

@@ -30,6 +30,11 @@ from tcnn_jobs.model.columns import MOST, metrics_of
         ),
         ("other stages: --stage 2 (3 in layer2)", "other stages: stage 2 (3 in layer2)"),
         ("use float32 (with --allow-changes)", "use float32"),
+        (
+            "the upload: no space left while writing; nothing was kept, free some space or choose another disk",
+            "the upload: no space left while writing; nothing was kept, make room on the server",
+        ),
+        ("nothing was kept, choose another place", "nothing was kept, the server's operator has to mend that"),
         ("a---b 1--2 layer4 -- that is all", "a---b 1--2 layer4 -- that is all"),
     ],
 )

@@ -14,17 +14,18 @@ from data_pictures import POSTSCRIPT, ghostscript
 from houses import processes_of, wait_for
 from structlog.testing import capture_logs
 
-from tcnn.errors import RequestError, StorageError
+from tcnn.errors import EnvironmentFailure, RequestError, StorageError
 from tcnn_api.uploading import gallery
 from tcnn_jobs.confined.process import ask
 
 CHECKS = """
 import errno, os, time
 from pathlib import Path
-from tcnn.errors import CheckpointError, StorageError
+from tcnn.errors import CheckpointError, EnvironmentFailure, StorageError
 
 def greet(name): return {"hello": name, "secrets": [key for key in os.environ if "TCNN_API_KEY" in key]}
 def refuse(): raise CheckpointError("it is not whole")
+def lack(): raise EnvironmentFailure("too many open files")
 def fill(): raise StorageError("no space left")
 def grow(): return {"size": len(bytearray(1 << 30))}
 def spin():
@@ -55,6 +56,9 @@ def test_refusals() -> None:
         run("refuse")
     with pytest.raises(StorageError, match="no space left"):
         run("fill")
+    with pytest.raises(EnvironmentFailure, match="too many open files") as caught:
+        run("lack")
+    assert not isinstance(caught.value, StorageError)
     with pytest.raises(RequestError, match="more than 400 MiB of memory"):
         run("grow")
     with pytest.raises(RequestError, match="checking it needs"):
