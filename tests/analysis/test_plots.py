@@ -22,7 +22,7 @@ from PIL import Image
 from sampled import sampled
 
 from tcnn import files
-from tcnn.analysis.pages.curves import charts_of_evaluation
+from tcnn.analysis.pages.curves import charts_of_evaluation, curves_of_training
 from tcnn.analysis.plots import centres, gallery, locality, maps, robustness, style, training
 from tcnn.analysis.plots.centres import animate, frames
 from tcnn.analysis.reading.evaluations import EvaluationFile
@@ -168,6 +168,24 @@ def test_what_there_is_nothing_to_draw_for() -> None:
 def test_non_locality_is_compared_in_shares_of_the_map() -> None:
     layer = made_up.inspection(side=10).layers[0]
     assert locality.relative(layer) == pytest.approx(100 * layer.non_locality.total / 8)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("position", "gate"), [(0.25, 3.0), (5.0, 5.0), (0.004, 0.004), (1.0, None)])
+def test_every_temperature_is_in_the_picture(position: float, gate: float | None) -> None:
+    """That of the gates, too, where it is another; and no line leaves the axis."""
+    taus = {"temperature": position, "gate_temperature": gate}
+    rows = [{**row, **taus} for row in made_up.metrics(epochs=2)]
+    assert all(row["gate_temperature"] == gate for row in curves_of_training(rows))
+    made = training.progress(rows)
+    assert made is not None
+    ax = made.axes[2]
+    expected = [position] if gate in (None, position) else [position, gate]
+    assert [list(line.get_ydata()) for line in ax.lines] == [[tau, tau] for tau in expected]  # type: ignore[arg-type]
+    low, high = ax.get_ylim()
+    assert low < min(expected) and max(expected) < high and low <= 1 / 60 and high >= 1.4
+    legend = ax.get_legend()
+    names = [] if legend is None else [text.get_text() for text in legend.get_texts()]
+    assert names == (["positions", "gates"] if len(expected) == 2 else [])
 
 
 def test_models_that_get_one_name_keep_lines_of_their_own() -> None:

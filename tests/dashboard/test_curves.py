@@ -34,6 +34,27 @@ def reading(page: Any, chart: Any, *keys: str) -> str:
     return " ".join(chart.locator(".reading").inner_text().split())
 
 
+def test_gates_have_a_temperature_of_their_own(server: Server, story: Story, open_page: Open) -> None:
+    """Where it is another than that of the positions; where it is not there is one line."""
+    page, job = open_page(server.url), story.succeeded.job
+    rows: list[dict[str, Any]] = []
+    page.route("**/metrics.csv", lambda route: route.fulfill(body=table(rows), content_type="text/csv"))
+    for gate in (3.0, 0.25):
+        rows[:] = ({**row, "temperature": 0.25, "gate_temperature": gate} for row in PEAK[1190:1210])
+        for place in (f"jobs/{job}", f"compare?jobs={job}"):
+            page.goto(f"{server.url}/#/runs")
+            page.goto(f"{server.url}/#/{place}")
+            drawn = page.get_by_role("img", name=re.compile("^Temperature τ"))
+            expect(drawn.first).to_be_visible()
+            told = [one.get_attribute("aria-label").partition(": ")[2] for one in drawn.all()]
+            if place.startswith("jobs"):
+                both = "positions from 0.25 to 0.25; gates from 3 to 3"
+                assert told == [both if gate == 3 else "τ from 0.25 to 0.25"]
+            else:
+                run = "test_resnet from"
+                assert told == [f"{run} 0.25 to 0.25", *([f"{run} 3 to 3"] if gate == 3 else [])]
+
+
 @pytest.mark.parametrize("pages", ["job", "compare"])
 def test_nothing_is_told_that_was_not_measured(server: Server, story: Story, open_page: Open, pages: str) -> None:
     """However many points there are: in words, in files, and in the height of a peak."""

@@ -6,6 +6,7 @@ import { number, percent } from "./numbers.js";
 export function described(columns, rows) {
   const steps = rows.filter((row) => row.kind === "train");
   const epochs = rows.filter((row) => row.kind === "epoch");
+  const all = [...steps, ...epochs].sort((a, b) => a.updates - b.updates);
   const layers = (prefix) => columns.filter((name) => name.startsWith(prefix)).map((name) => ({ name: name.slice(prefix.length), points: points(epochs, name) }));
   return [
     { title: "Loss", format: number, series: [
@@ -17,9 +18,9 @@ export function described(columns, rows) {
       { name: "top-1", points: points(epochs, "val.top1") },
       { name: "top-5", points: points(epochs, "val.top5") },
     ] },
-    { title: "Temperature τ", format: number, from: 0, series: [
-      { name: "τ", points: points([...steps, ...epochs].sort((a, b) => a.updates - b.updates), "temperature") },
-    ] },
+    { title: "Temperature τ", format: number, from: 0, series: apart(rows)
+      ? [{ name: "positions", points: points(all, "temperature") }, { name: "gates", points: points(all, "gate_temperature") }]
+      : [{ name: "τ", points: points(all, "temperature") }] },
     { title: "Gates σ(λ/τ), mean of a layer’s heads", format: number, from: 0, to: 1, series: layers("gate_mean.") },
     { title: "Spans 1/α, mean of a layer’s heads", unit: "pixels²", format: number, series: layers("span_mean.") },
   ].filter(({ series }) => series.some((one) => one.points.length));
@@ -28,6 +29,12 @@ export function described(columns, rows) {
 /** A column of some rows against optimizer steps: every point that was measured, for a chart thins out only its lines. */
 export function points(rows, column) {
   return rows.map((row) => [Number(row.updates), value(row[column])]).filter(([, y]) => y !== null);
+}
+
+/** Whether the gates have another τ than the positions in some row; pictures ask the same (`_apart` in training.py). */
+export function apart(rows) {
+  const taus = rows.map((row) => [value(row.gate_temperature), value(row.temperature)]);
+  return taus.some(([gate, tau]) => gate !== null && tau !== null && Math.abs(gate - tau) > 1e-6 * Math.max(gate, tau));
 }
 
 /** A number, of text too; null where there is none. */

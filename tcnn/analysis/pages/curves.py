@@ -8,7 +8,10 @@ from tcnn.analysis.reading.evaluations import EvaluatedRow
 
 MOST_STEPS = 2000
 """Steps of a run that a page has; of more, those that a curve needs."""
-DRAWN = ("kind", "updates", "epoch", "loss", "temperature", "train_loss", "val", "gate_mean", "span_mean")
+DRAWN = (
+    "kind", "updates", "epoch", "loss", "temperature", "gate_temperature", "train_loss", "val", "gate_mean",
+    "span_mean",
+)  # fmt: skip
 Chart = dict[str, Any]
 """Options and series of `chart.js`; `format` is the name of one of `numbers.js`."""
 

@@ -1,5 +1,6 @@
 """Plot training: accuracy, loss and τ (Transformed CNNs, Fig. 4A); attention spans and gates (Fig. 4B and C)."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,15 +37,25 @@ def progress(rows: Rows) -> Figure | None:
     train = _line(loss, done, lambda row: row.get("train_loss"), style.GREY, 0)
     val = _line(loss, done, lambda row: (row.get("val") or {}).get("loss"), style.BLUE, 1)
     _legend(loss, {"training": train, "validation": val})
-    _line(temperature, done, lambda row: row.get("temperature"), style.GREEN, 0)
+    positions = _line(temperature, done, lambda row: row.get("temperature"), style.GREEN, 0)
+    if _apart(done):
+        gates = _line(temperature, done, lambda row: row.get("gate_temperature"), style.VERMILLION, 1)
+        _legend(temperature, {"positions": positions, "gates": gates})
     temperature.set_yscale("log")
-    temperature.set_ylim(1 / 60, 1.4)
+    drawn = [float(tau) for line in temperature.lines for tau in line.get_ydata()]
+    temperature.set_ylim(min([1 / 60, *(tau / 1.3 for tau in drawn)]), max([1.4, *(tau * 1.3 for tau in drawn)]))
     temperature.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     temperature.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     temperature.yaxis.set_minor_locator(NullLocator())
     for ax in (accuracy, loss, temperature):
         _epoch_axis(ax, done)
     return made
+
+
+def _apart(done: Rows) -> bool:
+    """Whether the gates have another τ than the positions; the charts of pages ask the same (`apart` in curves.js)."""
+    taus = [(row.get("gate_temperature"), row.get("temperature")) for row in done]
+    return any(not math.isclose(gate, tau, rel_tol=1e-6) for gate, tau in taus if gate is not None and tau is not None)
 
 
 def gates_and_spans(rows: Rows) -> Figure | None:

@@ -3,7 +3,7 @@
 import { chart } from "../chart.js";
 import { flat, measured } from "../components/columns.js";
 import { parse } from "../components/csv.js";
-import { points } from "../curves.js";
+import { apart, points } from "../curves.js";
 import { h, isolated } from "../dom.js";
 import { deed, number, percent, title } from "../components/format.js";
 import { ask, get } from "../server/http.js";
@@ -17,6 +17,7 @@ const CURVES = [
   { title: "Validation loss", column: "val.loss", kind: "epoch", format: number },
   { title: "Validation top-1", column: "val.top1", kind: "epoch", format: percent, share: true },
   { title: "Temperature τ", column: "temperature", kind: "epoch", format: number },
+  { title: "Temperature τ of the gates", column: "gate_temperature", kind: "epoch", format: number, where: apart },
   { title: "Learning rate", column: "lr", kind: "epoch", format: number },
 ];
 
@@ -49,7 +50,8 @@ export function show(main, query) {
     const files = await Promise.all(jobs.map((job) => measurements(job.id)));
     await learn(jobs);
     const names = distinct(jobs);
-    const charts = CURVES.map(({ title: word, column, kind, format, share }) => {
+    const charts = CURVES.map(({ title: word, column, kind, format, share, where }) => {
+      if (where && !files.some((file) => file && where(file.rows))) return null;
       const series = files.map((file, at) => ({ name: names[at], points: file ? points(file.rows.filter((row) => row.kind === kind), column) : [] }));
       if (!series.some((one) => one.points.length)) return null;
       const made = chart({ title: word, format, share });
