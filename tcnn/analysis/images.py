@@ -78,7 +78,7 @@ def _read(images: Sequence[tuple[str, Path | Image.Image]], model: nn.Module, si
             tensors.append(load_image(image, transform, mode))
             names.append(name)
         except UnreadableImage as error:
-            unreadable.append(f"{Path(name).name}: {shorten(error.reason, 120)}")
+            unreadable.append(f"{name}: {shorten(error.reason, 120)}")
     batch = torch.stack(tensors) if tensors else torch.empty(0, *input_settings(model)["input_size"])
     return Pictures(tuple(names), batch, tuple(seen(batch, model)), tuple(unreadable))
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tcnn.analysis.reading.evaluations import read_evaluation
+from tcnn.analysis.reading.evaluations import EvaluationFile, read_evaluation, titles
 from tcnn.conversion.report import ConversionReport
 from tcnn.evaluation.scores import share
 
@@ -36,17 +36,19 @@ class Accuracy(NamedTuple):
 
 def of_files(files: Sequence[Path]) -> list[Accuracy]:
     """What files of `tcnn evaluate --json` say, in their order; raises `RequestError` for another file."""
-    return [found for file in files for found in _of_rows(file)]
+    contents = [read_evaluation(file) for file in files]
+    called = titles(row.model for content in contents for row in content.rows)
+    return [found for content in contents for found in _of_rows(content, called)]
 
 
-def _of_rows(file: Path) -> Iterator[Accuracy]:
-    content = read_evaluation(file)
+def _of_rows(content: EvaluationFile, called: Mapping[str, str]) -> Iterator[Accuracy]:
     several = len({(row.height, row.width) for row in content.rows}) > 1
     data = _last(content.data) + (", held out" if content.held_out else "")
     for row in content.rows:
         if row.clean is not None:
             yield Accuracy(
-                model=row.title + (f" at {row.size} pixels" if several else ""), data=data, images=row.clean.images,
+                model=called[row.model] + (f" at {row.size} pixels" if several else ""), data=data,
+                images=row.clean.images,
                 top1=row.clean.top1, top5=row.clean.top5, corrupted=row.corruption_top1,
                 trained_on=row.model in content.trained_on,
             )  # fmt: skip

@@ -130,11 +130,10 @@ def push_to_hub(
         if onnx:
             say("exporting to ONNX")
             export(model, folder / "model.onnx")
-        own = _names(source)
         card = model_card(
             model, verification, sections, place=f"hf-hub:{repository}", title=repository.partition("/")[2],
-            license=license, results=[_result(row) for row in rows if row.model in own and not row.trained_on],
-            parts=_parts(rows, drawn, onnx),
+            license=license, parts=_parts(rows, drawn, onnx),
+            results=[_result(row) for row in rows if _is_own(row.model, source) and not row.trained_on],
         )  # fmt: skip
         (folder / "README.md").write_text(card, encoding="utf-8")
         files = sorted(file for file in folder.rglob("*") if file.is_file())
@@ -182,12 +181,12 @@ def _opened(source: str | Path | nn.Module) -> tuple[nn.Module, VerificationRepo
     return model, content.verification, sections
 
 
-def _names(source: str | Path | nn.Module) -> set[str]:
-    """What the accuracy table may call this model; only its own rows stand in the card's head."""
+def _is_own(title: str, source: str | Path | nn.Module) -> bool:
+    """Whether the accuracy table calls this model so; only its own rows stand in the card's head."""
     if isinstance(source, nn.Module):
-        return set()
-    file = checkpoint_file(source)
-    return {accuracy.THIS, Path(source).name, *([file.name] if file else [])}
+        return False
+    end, places = Path(title).parts, [Path(source), checkpoint_file(source)]
+    return title == accuracy.THIS or any(one.absolute().parts[-len(end) :] == end for one in places if one is not None)
 
 
 def _parts(rows: Sequence[Accuracy], drawn: Sequence[Drawn], onnx: bool) -> list[str]:

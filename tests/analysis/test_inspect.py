@@ -134,7 +134,7 @@ def test_files_that_are_no_images_are_named(converted: nn.Module, pictures: Path
     (pictures / "cat" / "words.jpg").write_text("no picture")
     found = tcnn.inspect(converted, pictures, size=64)
     (unreadable,) = found.unreadable
-    assert (found.images, found.notes) == (6, []) and unreadable.startswith("words.jpg: not an image")
+    assert (found.images, found.notes) == (6, []) and unreadable.startswith("cat/words.jpg: not an image")
 
 
 def test_nothing_but_files_that_are_no_images(converted: nn.Module, tmp_path: Path) -> None:

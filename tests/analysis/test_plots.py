@@ -22,10 +22,9 @@ from PIL import Image
 from sampled import sampled
 
 from tcnn import files
-from tcnn.analysis.pages.curves import charts_of_evaluation, curves_of_training
+from tcnn.analysis.pages.curves import curves_of_training
 from tcnn.analysis.plots import centres, gallery, locality, maps, robustness, style, training
 from tcnn.analysis.plots.centres import animate, frames
-from tcnn.analysis.reading.evaluations import EvaluationFile
 from tcnn.errors import OutputError, RequestError
 from tcnn.evaluation.corruptions import CORRUPTIONS
 
@@ -149,7 +148,7 @@ def test_the_largest_weight_is_orange_where_it_belongs() -> None:
 def test_gains() -> None:
     before, after = (made_up.evaluated(n, t, corruptions=("fog", "snow")) for n, t in (("a", 0.5), ("b", 0.6)))
     assert robustness.gains(before, after)["fog"] == pytest.approx(dict.fromkeys(range(1, 6), 10.0))
-    assert robustness.improvement(before, made_up.evaluated("c", 0.6)) is None
+    assert robustness.improvement(before, made_up.evaluated("c", 0.6), {}) is None
     assert sorted(c for names in robustness.CATEGORIES.values() for c in names) == sorted(CORRUPTIONS)
 
 
@@ -186,19 +185,6 @@ def test_every_temperature_is_in_the_picture(position: float, gate: float | None
     legend = ax.get_legend()
     names = [] if legend is None else [text.get_text() for text in legend.get_texts()]
     assert names == (["positions", "gates"] if len(expected) == 2 else [])
-
-
-def test_models_that_get_one_name_keep_lines_of_their_own() -> None:
-    """Two uploads, each called best.safetensors: not one line that goes through the points of both."""
-    rows = tuple(made_up.evaluated(f"ckpt_{n}", top1, size) for n, top1 in ((1, 0.5), (2, 0.7)) for size in (64, 96))
-    found = EvaluationFile(data="ds_1", images=10, rows=rows, trained_on=("ckpt_2", "ckpt_3"))
-    told = found.renamed({"ckpt_1": "best.safetensors", "ckpt_2": "best.safetensors", "ckpt_3": "best.safetensors"})
-    assert told.trained_on == ("best.safetensors 2", "best.safetensors 3")
-    drawn = robustness.resolution(told.rows)
-    assert drawn is not None
-    assert [list(line.get_ydata()) for line in drawn.axes[0].lines] == [[50, 50], [70, 70]]
-    (chart,) = charts_of_evaluation(told.rows)
-    assert [one["name"] for one in chart["series"]] == ["best.safetensors", "best.safetensors 2"]
 
 
 def test_one_epoch_is_a_dot() -> None:

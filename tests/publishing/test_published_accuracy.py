@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+import yaml
 
 import tcnn
 from tcnn.conversion.report import ConversionReport
@@ -112,3 +113,22 @@ def test_what_a_run_was_measured_on_is_named_without_its_folders(training: dict[
     for nothing in ({}, {"images": 0, "top1": 0.9}, {"images": 50, "top1": None}):
         assert of_training({**training, "metrics": {"val": nothing}}) == []
     assert of_training(None) == of_training({"metrics": None}) == []
+
+
+def test_another_runs_file_of_the_same_name_is_not_this_model(tmp_path: Path) -> None:
+    """Of two runs' best.safetensors, the card's head has the accuracy of the one that is published."""
+    rows = []
+    for run, top1 in (("wide", 0.75), ("narrow", 0.8)):
+        (tmp_path / run).mkdir()
+        model, _ = tcnn.convert(timm.create_model("test_resnet", num_classes=3), target="layer4.0.conv1")
+        tcnn.save(model, tmp_path / run / "best.safetensors")
+        clean = {"images": 400, "top1": top1}
+        rows.append({"model": f"runs/{run}/best.safetensors", "height": 64, "width": 64, "clean": clean})
+    told = tmp_path / "accuracy.json"
+    told.write_text(json.dumps({"data": "animals", "images": 400, "rows": rows}))
+    for source, expected in (("wide/best.safetensors", 0.75), ("narrow", 0.8)):
+        options = {"evaluations": [told], "pictures": False, "dry_run": True}
+        card = tcnn.push_to_hub(tmp_path / source, "my-team/animals", **options).card
+        (result,) = yaml.safe_load(card.split("---\n")[1])["model-index"][0]["results"]
+        assert [each["value"] for each in result["metrics"]] == [expected]
+        assert "| wide/best.safetensors |" in card and "| narrow/best.safetensors |" in card

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tcnn.analysis.reading.evaluations import EvaluatedRow
+from tcnn.analysis.reading.evaluations import EvaluatedRow, titles
 
 MOST_STEPS = 2000
 """Steps of a run that a page has; of more, those that a curve needs."""
@@ -61,14 +61,15 @@ def _by_size(rows: Sequence[EvaluatedRow]) -> Iterator[Chart]:
     for row in rows:
         if row.clean is not None:
             models.setdefault(row.model, []).append((round((row.height * row.width) ** 0.5), row.clean.top1))
-    series = [{"name": name, "points": sorted(points)} for name, points in models.items() if len(points) > 1]
+    called = titles(models)
+    series = [{"name": called[name], "points": sorted(points)} for name, points in models.items() if len(points) > 1]
     if series:
         yield {"title": "Accuracy by resolution", "unit": "top-1", "format": "percent", "axis": "pixels per side",
                "at": "side", "series": series}  # fmt: skip
 
 
 def _by_severity(rows: Sequence[EvaluatedRow]) -> Iterator[Chart]:
-    several = len({row.size for row in rows}) > 1
+    several, called = len({row.size for row in rows}) > 1, titles(row.model for row in rows)
     series = []
     for row in rows:
         severities = sorted({level for one in row.corruptions.values() for level in one.severities})
@@ -77,7 +78,8 @@ def _by_severity(rows: Sequence[EvaluatedRow]) -> Iterator[Chart]:
             there = [one.severities[level].top1 for one in row.corruptions.values() if level in one.severities]
             means.append((level, sum(there) / len(there)))
         if len(means) > 1:
-            series.append({"name": f"{row.title}, {row.size}" if several else row.title, "points": means})
+            name = called[row.model]
+            series.append({"name": f"{name}, {row.size}" if several else name, "points": means})
     if series:
         yield {"title": "Accuracy by severity", "unit": "top-1, mean over corruptions", "format": "percent",
                "axis": "severity", "at": "severity", "series": series}  # fmt: skip

@@ -16,7 +16,7 @@ from tcnn.analysis.pages.curves import charts_of_evaluation, curves_of_training
 from tcnn.analysis.pages.page import Page, pictures, template
 from tcnn.analysis.plots import gallery
 from tcnn.analysis.plots.training import epochs
-from tcnn.analysis.reading.evaluations import EvaluationFile, read_evaluation
+from tcnn.analysis.reading.evaluations import EvaluationFile, read_evaluation, titles
 from tcnn.analysis.reading.rundirs import Epoch, Run, metadata, read_run
 from tcnn.arguments import typed
 from tcnn.conversion.report import ConversionReport
@@ -123,6 +123,7 @@ def _page(run: Run) -> str:
         inside=[] if run.inspection is None else pictures(gallery.inspection_plots(run.inspection)),
         measured=[charts_of_evaluation(each.rows) for each in run.evaluations],
         robustness=[pictures(gallery.corruption_plots(each.rows)) for each in run.evaluations],
+        columns=[_corruption_columns(each) for each in run.evaluations],
         tables=[_corruption_table(each) for each in run.evaluations],
         settings=_settings(run),
         changes=_changes(run),
@@ -217,8 +218,14 @@ def _last_state(done: Sequence[Epoch]) -> list[dict[str, Any]]:
     ]
 
 
+def _corruption_columns(evaluation: EvaluationFile) -> list[tuple[str, str]]:
+    """Model and size of every row of the evaluation that has corruptions."""
+    called = titles(row.model for row in evaluation.rows)
+    return [(called[row.model], row.size) for row in evaluation.rows if row.corruptions]
+
+
 def _corruption_table(evaluation: EvaluationFile) -> list[tuple[str, list[float | None]]]:
-    """Mean top-1 on every corruption, with a column for each row of the evaluation that has any."""
+    """Mean top-1 on every corruption, with a column for each of `_corruption_columns`."""
     rows = [row for row in evaluation.rows if row.corruptions]
     names = dict.fromkeys(name for row in rows for name in row.corruptions)
     return [(name, [row.corruptions[name].top1 if name in row.corruptions else None for row in rows]) for name in names]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from tcnn.analysis.plots import centres, locality, maps, robustness, style, training
-from tcnn.analysis.reading.evaluations import EvaluatedRow, improved
+from tcnn.analysis.reading.evaluations import EvaluatedRow, improved, titles
 from tcnn.analysis.records import Inspection
 from tcnn.files import check_output, make_directory, path_of, write_atomically
 from tcnn.formatting import distinct
@@ -116,11 +116,11 @@ def evaluation_plots(rows: Sequence[EvaluatedRow]) -> Iterator[NamedPlot]:
 
 def corruption_plots(rows: Sequence[EvaluatedRow]) -> Iterator[NamedPlot]:
     """Plots of what one model gains over another under corruptions."""
-    pairs = improved(rows)
+    pairs, called = improved(rows), titles(row.model for row in rows)
     for number, (before, after) in enumerate(pairs, 1):
         end = f"-{number}" if len(pairs) > 1 else ""
-        caption = f"Gain of {after.title} over {before.title} under corruptions."
-        yield from _if(f"corruptions{end}", caption, partial(robustness.improvement, before, after))
+        caption = f"Gain of {called[after.model]} over {called[before.model]} under corruptions."
+        yield from _if(f"corruptions{end}", caption, partial(robustness.improvement, before, after, called))
 
 
 def _if(name: str, caption: str, draw: Callable[[], Figure | None]) -> Iterator[NamedPlot]:

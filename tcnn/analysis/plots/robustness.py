@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from tcnn.analysis.plots import style
-from tcnn.analysis.reading.evaluations import EvaluatedRow
+from tcnn.analysis.reading.evaluations import EvaluatedRow, titles
 
 if TYPE_CHECKING:  # it loads torch
     from tcnn.evaluation.shape_bias import ShapeBias
@@ -37,8 +37,12 @@ def gains(before: EvaluatedRow, after: EvaluatedRow) -> dict[str, dict[int, floa
     return {name: values for name, values in found.items() if values}
 
 
-def improvement(before: EvaluatedRow, after: EvaluatedRow) -> Figure | None:
-    """Plot the gain by severity and category, and by corruption; None where the two share no corruption."""
+def improvement(before: EvaluatedRow, after: EvaluatedRow, called: Mapping[str, str]) -> Figure | None:
+    """Plot the gain by severity and category, and by corruption; None where the two share no corruption.
+
+    Args:
+        called: the models' titles.
+    """
     gained = gains(before, after)
     if not gained:
         return None
@@ -69,7 +73,7 @@ def improvement(before: EvaluatedRow, after: EvaluatedRow) -> Figure | None:
     bars.set_yticks(range(len(order)), [style.label(name.replace("_", " "), 24) for name in order])
     bars.invert_yaxis()
     bars.grid(False, axis="y")
-    title = f"{style.label(after.title, 38)} vs. {style.label(before.title, 38)}"
+    title = f"{style.label(called[after.model], 38)} vs. {style.label(called[before.model], 38)}"
     made.suptitle(title, fontsize=style.LARGE, color=style.INK, x=0.01, ha="left")
     return made
 
@@ -99,7 +103,7 @@ def resolution(rows: Sequence[EvaluatedRow]) -> Figure | None:
     sides = sorted({side for points in by_model.values() for side, _ in points})
     if len(sides) <= 10:
         ax.set_xticks(sides, [f"{side:.0f}" for side in sides])
-    style.legend(made, handles, list(by_model), loc="outside right upper")
+    style.legend(made, handles, list(titles(by_model).values()), loc="outside right upper")
     return made
 
 
@@ -126,5 +130,6 @@ def shape_bias(rows: "Sequence[ShapeBias]") -> Figure:
     plot.set_yticks(range(len(names)), names)
     plot.set_xlim(-0.03, 1.03)
     plot.invert_yaxis()
-    style.legend(plot, handles, [row.model for row in rows], loc="best")
+    called = titles(row.model for row in rows)
+    style.legend(plot, handles, [called[row.model] for row in rows], loc="best")
     return made

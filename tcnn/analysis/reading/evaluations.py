@@ -1,6 +1,6 @@
 """Read evaluation files (the output of `tcnn evaluate --json`), without torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import Field, ValidationError
@@ -39,11 +39,6 @@ class EvaluatedRow(Record):
     mce: float | None = None
 
     @property
-    def title(self) -> str:
-        """The model, without the folders before its file."""
-        return Path(self.model).name or self.model
-
-    @property
     def size(self) -> str:
         """The image size as text: `224`, or `224×160`."""
         return f"{self.height}" if self.height == self.width else f"{self.height}×{self.width}"
@@ -67,6 +62,21 @@ class EvaluationFile(Record):
         rows = tuple(row.model_copy(update={"model": called[row.model]}) for row in self.rows)
         trained_on = tuple(called[model] for model in self.trained_on)
         return self.model_copy(update={"data": names.get(self.data, self.data), "rows": rows, "trained_on": trained_on})
+
+
+def titles(models: Iterable[str]) -> dict[str, str]:
+    """What models are called: their files without the folders before them, but with those that tell two apart.
+
+    runs/wide/best.safetensors beside runs/narrow/best.safetensors is wide/best.safetensors.
+    """
+    parts = {model: Path(model).parts for model in models}
+
+    def title(model: str) -> str:
+        own, others = parts[model], [each for name, each in parts.items() if name != model]
+        ends = (own[-length:] for length in range(1, len(own) + 1))
+        return next((str(Path(*end)) for end in ends if all(end != each[-len(end) :] for each in others)), model)
+
+    return {model: title(model) for model in parts}
 
 
 def read_evaluation(file: Path) -> EvaluationFile:

@@ -1,0 +1,86 @@
+"""Models of an evaluation are told apart wherever they are named: in titles, captions, legends and tables."""
+
+import json
+from pathlib import Path
+
+import made_up
+import pytest
+
+from tcnn.analysis.pages.curves import charts_of_evaluation
+from tcnn.analysis.pages.report import report
+from tcnn.analysis.plots import gallery, robustness
+from tcnn.analysis.reading.evaluations import EvaluationFile, titles
+from tcnn.evaluation.shape_bias import Decisions, ShapeBias
+
+RUNS = ("runs/wide/best.safetensors", "runs/narrow/best.safetensors", "runs/narrow/last.safetensors", "resnet18")
+TITLES = ["wide/best.safetensors", "narrow/best.safetensors", "last.safetensors", "resnet18"]
+
+
+def evaluated() -> EvaluationFile:
+    rows = [made_up.evaluated(name, 0.5 + n / 10, side, ("fog",)) for n, name in enumerate(RUNS) for side in (64, 96)]
+    return EvaluationFile(data="pets", images=10, rows=tuple(rows))
+
+
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
+        ([], []),
+        (RUNS, TITLES),
+        (["a/x", "b/x", "c/x", "c/y"], ["a/x", "b/x", "c/x", "y"]),
+        (["1/run/best.pt", "2/run/best.pt"], ["1/run/best.pt", "2/run/best.pt"]),
+        (["x", "a/x", "/x"], ["x", "a/x", "/x"]),
+        (["a/b", "a//b", "./a/b"], ["a/b", "a//b", "./a/b"]),
+        (["same/m", "same/m"], ["m"]),
+        (["hf-hub:timm/resnet18", "hf-hub:me/resnet18"], ["hf-hub:timm/resnet18", "hf-hub:me/resnet18"]),
+        (["", "a"], ["", "a"]),
+    ],
+)
+def test_titles(models: list[str], expected: list[str]) -> None:
+    found = titles(models)
+    assert list(found) == list(dict.fromkeys(models))
+    assert list(found.values()) == expected
+
+
+def test_pictures_of_corruptions() -> None:
+    plots = [drawn for drawn in gallery.evaluation_plots(evaluated().rows) if drawn.name.startswith("corruptions")]
+    captions = [f"Gain of {one} over {TITLES[0]} under corruptions." for one in TITLES[1:]]
+    assert [drawn.caption for drawn in plots] == captions
+    assert [drawn.figure.get_suptitle() for drawn in plots] == [f"{one} vs. {TITLES[0]}" for one in TITLES[1:]]
+
+
+def test_legends() -> None:
+    drawn = robustness.resolution(evaluated().rows)
+    assert drawn is not None
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == TITLES
+    of_cats = {"cat": Decisions(shape=1, texture=1)}
+    facts = {"images": 2, "decisions": of_cats["cat"], "bias": 0.5, "low": 0.1, "high": 0.9, "unreadable": []}
+    biases = [ShapeBias(model=name, categories=of_cats, **facts) for name in RUNS]
+    legend = robustness.shape_bias(biases).axes[0].get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == TITLES
+
+
+def test_charts_of_a_page() -> None:
+    by_size, by_severity = charts_of_evaluation(evaluated().rows)
+    assert [one["name"] for one in by_size["series"]] == TITLES
+    assert [one["name"] for one in by_severity["series"]] == [f"{name}, {side}" for name in TITLES for side in (64, 96)]
+
+
+def test_tables_of_a_page(tmp_path: Path) -> None:
+    (tmp_path / "evaluation.json").write_text(json.dumps(evaluated().model_dump(mode="json")))
+    page = made_up.Page(str(report(tmp_path)))
+    heads = "".join(f"{name} {side}" for name in TITLES for side in (64, 96))
+    assert f"corruption{heads}fog" in "".join(page.text.splitlines())
+
+
+def test_models_that_get_one_name_keep_lines_of_their_own() -> None:
+    """Two uploads, each called best.safetensors: not one line that goes through the points of both."""
+    rows = tuple(made_up.evaluated(f"ckpt_{n}", top1, size) for n, top1 in ((1, 0.5), (2, 0.7)) for size in (64, 96))
+    found = EvaluationFile(data="ds_1", images=10, rows=rows, trained_on=("ckpt_2", "ckpt_3"))
+    told = found.renamed({"ckpt_1": "best.safetensors", "ckpt_2": "best.safetensors", "ckpt_3": "best.safetensors"})
+    assert told.trained_on == ("best.safetensors 2", "best.safetensors 3")
+    drawn = robustness.resolution(told.rows)
+    assert drawn is not None
+    assert [list(line.get_ydata()) for line in drawn.axes[0].lines] == [[50, 50], [70, 70]]
+    (chart,) = charts_of_evaluation(told.rows)
+    assert [one["name"] for one in chart["series"]] == ["best.safetensors", "best.safetensors 2"]
