@@ -55,6 +55,23 @@ def unknown(conv: nn.Module) -> str | None:
         return f"timm's {type(conv).__name__} ignores padding_mode {conv.padding_mode!r}"
     if not conv.weight.is_floating_point():
         return f"its weights are {conv.weight.dtype}, expected a floating-point type"
+    return _contradiction(conv)
+
+
+def _contradiction(conv: nn.Conv2d) -> str | None:
+    """How the shapes of weight and bias differ from what the attributes say, as after cutting channels, or None.
+
+    PyTorch computes by the former, and whoever asks a convolution what it is learns the latter.
+    """
+    told = conv.out_channels, conv.in_channels // conv.groups, *pair(conv.kernel_size)
+    found = tuple(conv.weight.shape)
+    if found != told:
+        return (
+            f"its weight has the shape {found}, its out_channels, in_channels, groups and kernel_size say {told}: "
+            "set them to what the weight has"
+        )
+    if conv.bias is not None and tuple(conv.bias.shape) != told[:1]:
+        return f"its bias has the shape {tuple(conv.bias.shape)}, its out_channels say {told[:1]}: give one that fits"
     return None
 
 
@@ -92,15 +109,17 @@ def geometry_of(conv: nn.Conv2d) -> Geometry:
     reason = refusal(conv)
     if reason:
         raise UnsupportedLayerError(reason)
-    for name, least in (("kernel_size", 1), ("stride", 1), ("dilation", 1), ("padding", 0)):
-        value = getattr(conv, name)  # a convolution is built with any, and refuses it when it runs
-        if not isinstance(value, str) and min(pair(value)) < least:
+    padding = padding_of(conv)
+    margins = (0, 0) if padding == "dynamic" else (min(padding[2:]), min(padding[:2]))
+    found = {"kernel_size": conv.kernel_size, "stride": conv.stride, "dilation": conv.dilation, "padding": margins}
+    for name, value in found.items():  # a convolution is built with any, and refuses it when it runs
+        if min(pair(value)) < (least := int(name != "padding")):
             raise UnsupportedLayerError(f"its {name} is {pair(value)}, expected {least} or more each way")
     return Geometry(
         kernel_size=pair(conv.kernel_size),
         stride=pair(conv.stride),
         dilation=pair(conv.dilation),
-        padding=padding_of(conv),
+        padding=padding,
         padding_mode=conv.padding_mode,
     )
 
@@ -109,13 +128,16 @@ def padding_of(conv: nn.Conv2d) -> Quad | Literal["dynamic"]:
     """The padding (left, right, top, bottom) of a supported convolution in pixels, or "dynamic" (TensorFlow's SAME)."""
     if isinstance(conv, ALWAYS_SAME) or (isinstance(conv, SOMETIMES_SAME) and conv.same_pad):
         return "dynamic"
+    if conv.padding_mode != "zeros":  # then PyTorch pads by what it has derived from `padding` when it was built
+        left, right, top, bottom = conv._reversed_padding_repeated_twice
+        return int(left), int(right), int(top), int(bottom)
     if conv.padding == "valid":
         return 0, 0, 0, 0
     if conv.padding == "same":
-        totals = [d * (k - 1) for k, d in zip(conv.kernel_size, conv.dilation, strict=True)]
+        totals = [d * (k - 1) for k, d in zip(pair(conv.kernel_size), pair(conv.dilation), strict=True)]
         top, left = (total // 2 for total in totals)
         return left, totals[1] - left, top, totals[0] - top
-    top, left = (int(amount) for amount in conv.padding)
+    top, left = pair(conv.padding)
     return left, left, top, top
 
 
