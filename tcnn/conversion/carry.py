@@ -8,18 +8,18 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from tcnn.conversion.ties import BECOMES
 from tcnn.errors import UnsupportedLayerError
-from tcnn.layers.filters import hooks_of
+from tcnn.layers.filters import ALWAYS_SAME, STANDARDISED, hooks_of
 from tcnn.models.copying import Memo, copied, memo_of
 
-OF_ITS_KIND = frozenset(vars(nn.Conv2d(1, 1, 1, device="meta"))) | {
-    "eps", "gain_init", "pad_input_size", "same_pad", "scale",
-}  # fmt: skip
-"""Attributes of PyTorch's and timm's convolutions: what matters of them is in the filter and the geometry."""
+with torch.device("meta"):
+    OF_KIND = {kind: frozenset(vars(kind(1, 1, 1))) for kind in (nn.Conv2d, *STANDARDISED, *ALWAYS_SAME)}
+"""Attributes that PyTorch's and timm's convolutions have: what matters of them is in the filter and the geometry."""
 
 
 def copy_with(model: nn.Module, swaps: Mapping[str, nn.Module]) -> nn.Module:
@@ -80,7 +80,8 @@ def _carry_layer(name: str, old: nn.Module, memo: Memo) -> None:
         setattr(new, key, twin)
     if not isinstance(old, nn.Conv2d) or isinstance(new, nn.Conv2d):
         return
-    for key in vars(old).keys() - OF_ITS_KIND:
+    of_its_kind = (own for kind, own in OF_KIND.items() if isinstance(old, kind))
+    for key in vars(old).keys() - frozenset().union(*of_its_kind):
         if hasattr(new, key):
             raise UnsupportedLayerError(
                 f"{name}: its attribute {key!r} is one that {type(new).__name__} has itself; rename it"

@@ -105,6 +105,16 @@ class TestAttributes:
         assert converted.last.before == [converted.down2], "references lead into the copy"
         assert not hasattr(converted.depthwise, "layer_id")
 
+    @pytest.mark.parametrize("name", ["scale", "eps", "gain_init", "same_pad", "pad_input_size"])
+    def test_of_timms_convolutions_are_carried_where_they_are_none_of_timms(self, name: str) -> None:
+        """As a gain that a convolution is multiplied by (equalised learning rates); timm's are in the filter."""
+        source = PlainNet()
+        setattr(source.last, name, 2.5)
+        assert getattr(convert(source).last, name) == 2.5
+        timms = nn.Sequential(nn.Conv2d(3, 4, 3), ScaledStdConv2d(4, 4, 3))
+        last = convert(timms, target="1")[1]
+        assert isinstance(last, GPSA2d) and not hasattr(last, name)
+
     def test_that_a_gpsa_layer_has_itself_are_refused(self) -> None:
         source = PlainNet()
         source.last.heads = 4
