@@ -13,6 +13,7 @@ import torch
 from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -114,8 +115,14 @@ def input_settings(model: nn.Module) -> dict[str, Any]:
 
 def _image_channels(model: nn.Module) -> int | None:
     """Input channels: 3 when any convolution, or attention in its place, takes colour images, else the first one's."""
-    channels = [m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d | AttentionLayer)]
+    channels = [_channels(m) for m in model.modules() if isinstance(m, nn.Conv2d | AttentionLayer)]
     return 3 if 3 in channels else next(iter(channels), None)
+
+
+def _channels(layer: nn.Conv2d | AttentionLayer) -> int:
+    """Its input channels, of a convolution those of its weight: a stem may have been made grey by that alone."""
+    weight = layer._parameters.get("weight") if isinstance(layer, nn.Conv2d) else None  # not one that is computed
+    return layer.in_channels if weight is None or is_lazy(weight) else weight.shape[1] * layer.groups
 
 
 def meta_copy(model: nn.Module, buffers: bool = True) -> nn.Module:

@@ -192,6 +192,32 @@ def test_input_shape(model: object, size: tuple[int, int] | None, expected: tupl
     assert input_shape(model(), size) == expected  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("groups", [1, 3])
+def test_input_channels_are_those_of_the_weight(groups: int) -> None:
+    """As of a model that was made grey, or for two kinds of images, by the weight of its stem alone."""
+    model = PlainNet()
+    model.stem.groups, model.stem.weight = groups, nn.Parameter(torch.ones(model.stem.out_channels // 3 * 3, 2, 3, 3))
+    assert input_shape(model)[0] == 2 * groups
+
+
+def test_a_parametrised_stem_is_not_computed_for_its_channels() -> None:
+    """In training that would move its singular vectors."""
+    model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Conv2d(5, 4, 3)))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert input_shape(model)[0] == 5
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_model_of_other_channels_than_it_seems_is_told_how_to_say_so() -> None:
+    """Its first layer reads one channel, another three."""
+    model = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(3, 4, 3, stride=2, padding=1))
+    said = r"Sequential does not run on an image of 3×8×8 \(.*\); .* images of 1 channels, set model\.in_chans = 1$"
+    with pytest.raises(RequestError, match=said):
+        tcnn.convert(model, input_size=8)
+    model.in_chans = 1
+    assert len(tcnn.convert(model, input_size=8).report.layers) == 1
+
+
 def test_the_meta_copy_has_the_structure_and_nothing_else() -> None:
     model = Tied().half()
     model.stem.weight.requires_grad_(False)
