@@ -7,7 +7,7 @@ at the backbone's final resolution.
 import re
 from dataclasses import dataclass, field, replace
 
-from torch import nn
+from torch import Tensor, nn
 
 from tcnn.config import ConversionConfig
 from tcnn.conversion.stages import Stage, find_stages, is_spatial, map_area, pick, reads_image
@@ -66,10 +66,16 @@ def _separable(model: nn.Module, selection: Selection) -> Selection:
 
 
 def _is_convolution(module: nn.Module) -> bool:
-    """Whether the layer is a convolution of any kind, or is named like one."""
-    return isinstance(module, nn.modules.conv._ConvNd) or (
-        "Conv" in type(module).__name__ and hasattr(module, "weight")
-    )
+    """Whether the layer is a convolution of any kind, or is named like one and has a kernel.
+
+    ConvNeXt's normalisations, `ConvNextLayerNorm` and `ConvNextV2GRN`, are named after the network.
+    """
+    if isinstance(module, nn.modules.conv._ConvNd):
+        return True
+    if "Conv" not in type(module).__name__ or not hasattr(module, "weight"):
+        return False
+    weight = module.weight
+    return hasattr(module, "kernel_size") or (isinstance(weight, Tensor) and weight.dim() >= 4 and len(weight) > 1)
 
 
 def _stage_convolutions(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import timm
+import torch
 from nets import LAST_STAGE, PlainNet, choose, choose_timm, spatial_convolutions, traced
 from torch import Tensor, nn
 
@@ -47,6 +48,39 @@ class TestStage:
         with pytest.raises(NothingToConvertError, match="conv1: it reads the image itself") as caught:
             choose_timm("resnet18", stage=0)
         assert "--stage 4 (4 in layer4)" in str(caught.value)
+
+
+class ConvNetLayerNorm(nn.LayerNorm):
+    """Named after its network, as ConvNeXt's of transformers is."""
+
+
+class ConvNetGRN(nn.Module):
+    """Likewise, with a weight of four dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1, 1, 1, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight.movedim(-1, 1)
+
+
+class OwnConv(nn.Module):
+    """A convolution that is no `nn.Conv2d`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(4, 4, 3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.conv2d(x, self.weight, padding=1)
+
+
+def test_a_normalisation_named_after_its_network_is_no_convolution() -> None:
+    layers = (nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, 2, 1), OwnConv(), ConvNetGRN(), ConvNetLayerNorm(8))
+    model = nn.Sequential(*layers)
+    assert choose(model, (16, 16)).skipped == (("2", "OwnConv is not an nn.Conv2d"),)
+    assert choose(model, (16, 16), target="[1-4]").skipped == (("2", "OwnConv is not an nn.Conv2d"),)
 
 
 class TestTarget:
