@@ -61,6 +61,34 @@ def test_symbolic_links_in_a_tar(tmp_path: Path) -> None:
         (root / name).unlink()
 
 
+@pytest.mark.parametrize("outside", ["/", "/home/me/", "../", "./../../", "photos/../../", "//"])
+def test_names_that_lead_outside(tmp_path: Path, outside: str) -> None:
+    """Of absolute names (`tar -P`), train/ and val/ were one set; with `..` before them, nothing was found."""
+    root = draw_classes(tmp_path / "pets/val", ["cat", "dog"], 2).parent
+    draw_classes(root / "train", ["cat", "dog"], 3)
+    (root / "train/dog/linked.jpg").symlink_to("../cat/0.jpg")
+    (root / "train/cat/whole.jpg").symlink_to(f"{outside}pets/train/dog/0.jpg" if outside[0] == "/" else "1.jpg")
+    os.link(root / "train/cat/0.jpg", root / "train/cat/same.jpg")
+
+    def packed(info: tarfile.TarInfo) -> tarfile.TarInfo:
+        info.name = outside + info.name
+        info.linkname = outside + info.linkname if info.islnk() else info.linkname
+        return info
+
+    def pack() -> Path:
+        with tarfile.open(tmp_path / "pets.tar", "w") as archive:
+            archive.add(root, "pets", filter=packed)
+        return tmp_path / "pets.tar"
+
+    train, val = (open_dataset(pack(), split) for split in ("train", "val"))
+    assert (classes_of(train), train.split) == ({"cat": 5, "dog": 4}, "train")
+    assert (classes_of(val), val.split) == ({"cat": 2, "dog": 2}, "val")
+    assert not [member.name for member in members(pack()) if member.name.startswith(("/", "."))]
+    (root / "train/dog/gone.jpg").symlink_to("/nowhere/1.jpg")
+    with pytest.raises(RequestError, match=r"gone\.jpg is a link to /nowhere/1\.jpg, which is not in the archive"):
+        open_dataset(pack())
+
+
 def test_a_linked_folder_has_none_of_its_neighbours(tmp_path: Path) -> None:
     """Names beside that begin alike, before and behind it in order."""
     place = tmp_path / "in.tar"

@@ -9,7 +9,7 @@ import tarfile
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from posixpath import normpath
+from posixpath import dirname, join, normpath
 from typing import BinaryIO, NamedTuple
 
 from tcnn.data.sources.folder import class_labels
@@ -20,6 +20,8 @@ from tcnn.errors import RequestError, one_line
 COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")
 """What files of gzip, bzip2, xz and zstandard begin with."""
 UNPACK = "it is compressed: unpack it, as with gunzip, for images are read at any place in it"
+
+_OUTSIDE = re.compile(r"(\.\.(/|$)|/)+")
 
 
 class Member(NamedTuple):
@@ -60,6 +62,17 @@ def members(archive: Path) -> Iterator[Member]:
 
 def members_of(handle: BinaryIO, archive: str) -> Iterator[Member]:
     """`members` of an open file, from its beginning on. Between two members the caller may read elsewhere in it."""
+    return (member._replace(name=_inside(member.name)) for member in _as_packed(handle, archive))
+
+
+def _inside(name: str) -> str:
+    """A name as where tar unpacks it: without what would lead out of there (`/` and `../` before it)."""
+    outside = _OUTSIDE.match(name)
+    return (name[outside.end() :] or ".") if outside else name
+
+
+def _as_packed(handle: BinaryIO, archive: str) -> Iterator[Member]:
+    """Members by the names that they were packed with, by which links refer to them."""
     seen: dict[str, Member] = {}
     links: dict[str, str] = {}
     try:
@@ -67,16 +80,16 @@ def members_of(handle: BinaryIO, archive: str) -> Iterator[Member]:
             while (info := tar.next()) is not None:
                 # tarfile remembers every member; at a million that is gigabytes.
                 tar.members.clear()  # type: ignore[attr-defined]
-                name = str(PurePosixPath(info.name))
+                name = normpath(info.name)
                 if info.isdir():
                     yield Member(name, 0, 0, folder=True)
                 elif info.isreg():
                     seen[name] = Member(name, info.offset_data, info.size)
                     yield seen[name]
-                elif info.islnk() and (target := seen.get(str(PurePosixPath(info.linkname)))):
+                elif info.islnk() and (target := seen.get(normpath(info.linkname))):
                     yield target._replace(name=name)
                 elif info.issym():
-                    links[name] = normpath(PurePosixPath(name).parent / info.linkname)
+                    links[name] = normpath(join(dirname(name), info.linkname))
             handle.seek(tar.offset)
             end = handle.read(tarfile.BLOCKSIZE)
             if not end or end.strip(b"\0"):
@@ -107,7 +120,7 @@ def _links(links: Mapping[str, str], files: dict[str, Member], archive: str) -> 
             continue
         inside = paths[bisect_left(paths, f"{end}/") : bisect_left(paths, f"{end}0")]  # 0 is what comes behind /
         yield from (files[path]._replace(name=name + path.removeprefix(end)) for path in inside)
-        wanted = is_image(name) or not (PurePosixPath(name).suffix or is_junk(name))
+        wanted = is_image(_inside(name)) or not (PurePosixPath(name).suffix or is_junk(_inside(name)))
         if wanted and not inside:
             raise RequestError(
                 f"{archive}: {name} is a link to {end}, which is not in the archive; pack it with tar --dereference"
