@@ -30,14 +30,7 @@ from tcnn.data.transforms import training_transform
 from tcnn.errors import RequestError, TcnnError, one_line
 from tcnn.formatting import few
 
-__all__ = [
-    "ImageSet",
-    "UnreadableImage",
-    "class_balanced",
-    "open_dataset",
-    "split_off",
-    "training_transform",
-]
+__all__ = ["ImageSet", "UnreadableImage", "class_balanced", "open_dataset", "split_off", "training_transform"]
 
 PREFIXES = ("hfds", "torch", "wds")
 STREAMS = ("hfids", "tfds")
@@ -51,6 +44,7 @@ class ImageSet:
 
     `class_names`: index → name, immutable. `targets`: (N,), int64, known without decoding an image. `split`: the name
     of the split that was opened, None if the data set is not divided: another split of it would be the same images.
+    `left_out`: a note of the files that were not taken for images, if there are any.
     """
 
     def __init__(
@@ -62,11 +56,12 @@ class ImageSet:
         split: str | None = None,
         places: Tensor | None = None,
         whole: "ImageSet | None" = None,
+        left_out: str | None = None,
     ) -> None:
         self.class_names: tuple[str, ...] = tuple(class_names)
         self.targets = targets
         self.mode: Mode = mode
-        self.split = split
+        self.split, self.left_out = split, left_out
         self._source = source
         self._places = torch.arange(len(targets)) if places is None else places
         self._whole = whole
@@ -112,14 +107,18 @@ class ImageSet:
         if mode_of(in_chans) == self.mode:
             return self
         mode, whole = mode_of(in_chans), self._whole and self._whole.of_channels(in_chans)
-        return ImageSet(self._source, self.class_names, self.targets, mode, self.split, self._places, whole)
+        return ImageSet(
+            self._source, self.class_names, self.targets, mode, self.split, self._places, whole, self.left_out
+        )
 
     def subset(self, indices: Iterable[int] | Tensor) -> "ImageSet":
         """The images at some indices, in their order; the class names stay."""
         chosen = torch.as_tensor(indices if isinstance(indices, Tensor) else list(indices), dtype=torch.int64)
         places = self._places[chosen]
         targets = self.targets[chosen]
-        return ImageSet(self._source, self.class_names, targets, self.mode, self.split, places, self.whole)
+        return ImageSet(
+            self._source, self.class_names, targets, self.mode, self.split, places, self.whole, self.left_out
+        )
 
     @property
     def whole(self) -> "ImageSet":
@@ -195,7 +194,7 @@ def open_dataset(
         if unfit := fault(name):
             raise RequestError(f"{spec}: the class name {name!r} has {unfit}; rename the class")
     _check_distinct(found.names, str(spec))
-    return ImageSet(found.source, class_names or found.names, targets, mode, found.split)
+    return ImageSet(found.source, class_names or found.names, targets, mode, found.split, left_out=found.left_out)
 
 
 def split_off(data: ImageSet, fraction: float, seed: int) -> tuple[ImageSet, ImageSet]:

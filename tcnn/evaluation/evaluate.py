@@ -107,7 +107,7 @@ def evaluate(
             stderr.
         quiet: show nothing.
         observe: called with what the model says to each batch of this process.
-        warn: whether to warn of images that the model has learned from.
+        warn: whether to warn of images that the model has learned from, and of files that are not taken for images.
         rank, world: this process and the number of processes. With more than one, all of them must call at once, in an
             initialised process group; every image is counted once and every process returns the same counts.
 
@@ -133,8 +133,8 @@ def evaluate(
         model = model.get_submodule(
             "module"
         )  # its forward would wait for the other processes, whose batches may be fewer
-    if warn and rank == 0 and (learned := learned_note(model, data)):
-        warn_caller(learned)
+    for note in filter(None, (data.left_out, learned_note(model, data)) if warn and rank == 0 else ()):
+        warn_caller(note)
     place = usable_device(device) if device is not None else place_of(model)
     loader = EvaluationLoader(
         data, transform_for(model, size, crop_pct, corruption, seed), batch_size=batch_size, workers=workers,

@@ -1,6 +1,5 @@
 """Classify images: the most probable classes of each, with their names, by one model or by two side by side."""
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,8 +16,7 @@ from tcnn.arguments import typed
 from tcnn.checkpoints.files import label_names
 from tcnn.config.base import sides_of
 from tcnn.data.decode import Mode, UnreadableImage, mode_of
-from tcnn.data.sources.folder import walk
-from tcnn.data.sources.names import is_image, sort_key
+from tcnn.data.sources.folder import Say, image_files
 from tcnn.data.transforms import Transform, load_image
 from tcnn.display import counting
 from tcnn.errors import RequestError, readable, shorten
@@ -28,6 +26,7 @@ from tcnn.formatting import Printed
 from tcnn.models.checks import refuse_other_images, refuse_without_values, unwrapped
 from tcnn.models.running import place_of, usable_device, weights_dtype
 from tcnn.models.trace import check_size, evaluating, input_shape
+from tcnn.wording import warn_caller
 
 IMAGENET = 1000
 Shown = str | Path | Image.Image | NDArray[numpy.uint8]
@@ -116,7 +115,11 @@ def predict(
     for setting, value in (("top", top), ("batch_size", batch_size)):
         if value < 1:
             raise RequestError(f"{setting}: expected at least 1, found {value}")
-    given = _inputs(images, size, crop_pct) if isinstance(images, Tensor) else named_images(images)
+    given = (
+        _inputs(images, size, crop_pct)
+        if isinstance(images, Tensor)
+        else named_images(images, None if quiet else warn_caller)
+    )
     if isinstance(model, str | Path):
         from tcnn.checkpoints.opening import open_model
 
@@ -179,7 +182,7 @@ def _inputs(images: Tensor, size: object, crop_pct: object) -> list[tuple[str, T
     return [(f"image {number}", image) for number, image in enumerate(images, 1)]
 
 
-def named_images(images: Shown | Iterable[Shown]) -> list[tuple[str, Path | Image.Image]]:
+def named_images(images: Shown | Iterable[Shown], say: Say | None = None) -> list[tuple[str, Path | Image.Image]]:
     """Images with their names: files, those of folders, arrays, and images of PIL, which may remember their file.
 
     Raises `RequestError` as `image_files`.
@@ -193,7 +196,7 @@ def named_images(images: Shown | Iterable[Shown]) -> list[tuple[str, Path | Imag
         elif isinstance(one, Image.Image):
             found.append((readable(str(getattr(one, "filename", "") or f"image {number}")), one))
         else:
-            found += [(readable(str(file)), file) for file in image_files([one])]
+            found += [(readable(str(file)), file) for file in image_files([one], say)]
     if not found:
         raise RequestError("expected at least one image, or a folder of images")
     return found
@@ -207,35 +210,6 @@ def _of_pixels(pixels: NDArray[Any]) -> Image.Image:
             f"{pixels.shape}"
         )
     return Image.fromarray(pixels)
-
-
-def image_files(images: str | Path | Iterable[str | Path]) -> list[Path]:
-    """Files as they are named, and of a folder every image below it, in natural order.
-
-    Raises `RequestError` for what does not exist, what is no path, a folder without an image, and if nothing is named.
-    """
-    found: list[Path] = []
-    given: Iterable[object] = images if isinstance(images, Iterable) and not isinstance(images, str) else [images]
-    for name in given:
-        if not isinstance(name, str | os.PathLike):
-            kind = type(name).__name__
-            raise RequestError(f"images: expected images of PIL, or the paths of files or folders, found {kind}")
-        if not str(name):  # Path("") is the working directory
-            raise RequestError("images: expected the paths of files or folders, found an empty name")
-        path = Path(name).expanduser()
-        if path.is_dir():
-            inside = sorted(walk(path)[0], key=sort_key)
-            if not inside:
-                raise RequestError(f"{path}: there is no image in this folder")
-            found += [path / file for file in inside]
-        elif path.exists():
-            found.append(path)
-        else:
-            hint = "" if is_image(path.name) or path.suffix else "; images are files or folders"
-            raise RequestError(f"{path}: no such image{hint}")
-    if not found:
-        raise RequestError("expected at least one image, or a folder of images")
-    return found
 
 
 def class_names(model: nn.Module, outputs: int) -> tuple[str, ...]:

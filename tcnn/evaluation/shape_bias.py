@@ -17,10 +17,11 @@ from torch import nn
 
 from tcnn.checkpoints.files import label_names
 from tcnn.config.base import Record
+from tcnn.data.sources.folder import image_files
 from tcnn.errors import RequestError, readable
 from tcnn.evaluation.evaluate import Amp
 from tcnn.evaluation.imagenet_variants import synsets
-from tcnn.evaluation.predict import image_files, predict
+from tcnn.evaluation.predict import predict
 from tcnn.evaluation.scores import share
 from tcnn.models.trace import output_count
 

@@ -147,7 +147,7 @@ def _planned(
     """The plan of one run from its start; `source` is the CNN before a conversion."""
     scaled, processes, device = config.scaled(), Processes(), run.target.device
     loader = training_loader(start, run.train, config, processes, device)
-    notes = [*start.notes, *annealing_notes(start.model, config, loader.steps)]
+    notes = [*filter(None, [run.train.left_out]), *start.notes, *annealing_notes(start.model, config, loader.steps)]
     run.say("computing memory")
     end = _at_end(start, config, loader.steps)
     memory = _memory(end, start.size, config, loader, run.target, teacher)

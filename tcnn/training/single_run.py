@@ -195,6 +195,7 @@ def _notes(
     default = f"no validation split, so {DEFAULT_SPLIT:.0%} of the images of every class are held out"
     first = [default] if split_by_default else []
     others = (
+        *dict.fromkeys((train_set.left_out, val_set.left_out)),
         leakage_note(record), validated_on_training(record, train_set, val_set), emulated(config.amp, device),
     )  # fmt: skip
     return [*first, *start.notes, *annealing_notes(start.model, config, steps), *filter(None, others)]

@@ -65,7 +65,7 @@ def listed(root: Path) -> list[Listed]:
     """All images of a data set that was accepted, split by split, in natural order."""
     found = []
     for split, folder in _folders(root).items():
-        images, folders = walk(folder)
+        images, folders, _ = walk(folder)
         prefix = "" if folder == root else f"{folder.relative_to(root)}/"
         found += [Listed(f"{prefix}{path}", label, split) for path, label in class_labels(images, folders, HERE, False)]
     return found
@@ -87,6 +87,6 @@ def _folders(root: Path) -> dict[str | None, Path]:
 
 def _labels(folder: Path, split: str | None, complete: bool) -> list[str]:
     """The class of every image."""
-    images, folders = walk(folder)
+    images, folders, _ = walk(folder)
     where = HERE if split is None else f"{HERE}: {split}/"
     return [label for _, label in class_labels(images, folders, where, complete)]

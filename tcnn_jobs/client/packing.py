@@ -21,7 +21,7 @@ def tar_folder(root: Path) -> Iterator[bytes]:
 
     Raises `RequestError` if there is no image.
     """
-    images, folders = walk(root)
+    images, folders, _ = walk(root)
     if not images:
         raise RequestError(f"{root}: expected a folder of images for every class, found no image")
     for name in sorted(folders, key=sort_key):

@@ -116,6 +116,12 @@ def test_a_link_that_leads_nowhere_has_a_row_of_its_own(tcnn: Any, files: Path) 
     assert tcnn("predict", "t.safetensors", "photos/d.png").error(2) == "photos/d.png: no such image"
 
 
+def test_files_of_a_folder_that_are_left_out(tcnn: Any, files: Path) -> None:
+    (files / "photos" / "e.heic").touch()
+    result = tcnn("predict", "t.safetensors", "photos", "--compare", "test_resnet", "--json")
+    assert result.err.count("note: photos: left out: 1 file without the extension of an image, such as e.heic\n") == 1
+
+
 def test_nothing_readable_is_an_error_and_no_table(tcnn: Any, files: Path) -> None:
     """The head of a table came before it, and in JSON a report, so that there were two objects."""
     result = tcnn("predict", "t.safetensors", "torn.png", "--csv", "a.csv")

@@ -5,18 +5,31 @@ a class, and an empty class folder must not shift the classes behind it.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO, NamedTuple, NoReturn
 
 import numpy
 from numpy.typing import NDArray
 
 from tcnn.data.decode import open_at_once
-from tcnn.data.sources.names import EXTENSIONS, choose_split, image_key, is_image, is_junk, sort_key, split_folders
+from tcnn.data.sources.names import (
+    EXTENSIONS,
+    choose_split,
+    image_key,
+    is_image,
+    is_junk,
+    is_left_out,
+    left_out_note,
+    sort_key,
+    split_folders,
+)
 from tcnn.data.sources.source import Found, first_places, number, pack_names, stamp_of
 from tcnn.errors import RequestError, readable
+
+Say = Callable[[str], None]
+"""Called with a note for the user."""
 
 
 class FolderSource:
@@ -51,14 +64,15 @@ def open_folder(root: Path, split: str, complete: bool) -> Found:
     `complete`: every class folder must have an image. Raises `RequestError`.
     """
     root, chosen = split_folder(root, split)
-    images, folders = walk(root)
+    images, folders, others = walk(root)
     if not images and any(root.glob("*.tar*")):
         raise RequestError(
             f"{root}: expected a folder of images for every class, found tar archives; shards are called wds/{root}"
         )
-    labels = class_labels(images, folders, str(root), complete)
+    labels = class_labels(images, folders, str(root), complete, others)
     names, numbers = number([label for _, label in labels])
-    return Found(names, numbers, FolderSource(root, (path for path, _ in labels)), chosen)
+    source = FolderSource(root, (path for path, _ in labels))
+    return Found(names, numbers, source, chosen, left_out_note(in_classes(others, chosen)))
 
 
 def split_folder(root: Path, split: str) -> tuple[Path, str | None]:
@@ -73,13 +87,20 @@ def split_folder(root: Path, split: str) -> tuple[Path, str | None]:
         return (root / chosen if chosen else root), chosen
 
 
-def walk(root: Path) -> tuple[list[str], list[str]]:
-    """Relative paths of the images and of the folders under a root, without junk and links to what they lie in.
+class Walked(NamedTuple):
+    """Relative paths under a root: of images, of folders, and of the files that `is_left_out`."""
+
+    images: list[str]
+    folders: list[str]
+    others: list[str]
+
+
+def walk(root: Path) -> Walked:
+    """What is under a root, without junk and links to what they lie in.
 
     Raises `RequestError` for a folder that cannot be looked into: without it this would be another data set.
     """
-    images: list[str] = []
-    folders: list[str] = []
+    images, folders, others = found = Walked([], [], [])
     around = {os.fspath(root): frozenset({_identity(os.fspath(root))})}
     for place, inside, files in os.walk(root, followlinks=True, onerror=_refuse):
         above = around.pop(place)
@@ -88,9 +109,10 @@ def walk(root: Path) -> tuple[list[str], list[str]]:
         around |= {os.path.join(place, name): above | {inner[name]} for name in inside}  # noqa: PTH118
         prefix = os.path.relpath(place, root) + "/"
         prefix = "" if prefix == "./" else prefix
-        images += [prefix + name for name in files if is_image(name)]
-        folders += [prefix + name for name in inside]
-    return images, folders
+        images.extend(prefix + name for name in files if is_image(name))
+        folders.extend(prefix + name for name in inside)
+        others.extend(prefix + name for name in files if is_left_out(name))
+    return found
 
 
 def select_files(where: Path, limit: int) -> list[Path]:
@@ -106,15 +128,56 @@ def select_files(where: Path, limit: int) -> list[Path]:
     return [where / names[index * len(names) // count] for index in range(count)]
 
 
-def class_labels(images: Sequence[str], folders: Iterable[str], where: str, complete: bool) -> list[tuple[str, str]]:
+def image_files(images: str | Path | Iterable[str | Path], say: Say | None = None) -> list[Path]:
+    """Files as they are named, and of a folder every image below it, in natural order.
+
+    `say` gets a note of the files in a folder that are not taken for images. Raises `RequestError` for what does not
+    exist, what is no path, a folder without an image, and if nothing is named.
+    """
+    found: list[Path] = []
+    given: Iterable[object] = images if isinstance(images, Iterable) and not isinstance(images, str) else [images]
+    for name in given:
+        if not isinstance(name, str | os.PathLike):
+            kind = type(name).__name__
+            raise RequestError(f"images: expected images of PIL, or the paths of files or folders, found {kind}")
+        if not str(name):  # Path("") is the working directory
+            raise RequestError("images: expected the paths of files or folders, found an empty name")
+        path = Path(name).expanduser()
+        if path.is_dir():
+            inside = walk(path)
+            note = left_out_note(inside.others)
+            if not inside.images:
+                raise RequestError(f"{path}: there is no image in this folder" + (f" ({note})" if note else ""))
+            if note and say:
+                say(f"{path}: {note}")
+            found += [path / file for file in sorted(inside.images, key=sort_key)]
+        elif path.exists():
+            found.append(path)
+        else:
+            hint = "" if is_image(path.name) or path.suffix else "; images are files or folders"
+            raise RequestError(f"{path}: no such image{hint}")
+    if not found:
+        raise RequestError("expected at least one image, or a folder of images")
+    return found
+
+
+def in_classes(others: Iterable[str], split: str | None) -> list[str]:
+    """Those of the files left out that lie in class folders, as seen from where the split lies."""
+    return [f"{split}/{path}" if split else path for path in others if "/" in path]
+
+
+def class_labels(
+    images: Sequence[str], folders: Iterable[str], where: str, complete: bool, others: Iterable[str] = ()
+) -> list[tuple[str, str]]:
     """Every image with its class, in natural order; images in the root are left out.
 
-    Raises `RequestError` if there is none, or if `complete` is given and a class folder has none.
+    Raises `RequestError` if there is none (the `others` are named), or if `complete` is given and a class folder has
+    none.
     """
     labels = [(path, parent.rpartition("/")[2]) for path in images if (parent := path.rpartition("/")[0])]
     if not labels:
         raise RequestError(
-            f"{where}: expected a folder of images for every class, found {_found_instead(images, folders)}"
+            f"{where}: expected a folder of images for every class, found {_found_instead(images, folders, others)}"
         )
     if complete and (empty := empty_classes([path for path, _ in labels], folders)):
         listed = ", ".join(empty[:3]) + (" …" if len(empty) > 3 else "")
@@ -138,9 +201,11 @@ def _parent(folder: str) -> str:
     return str(PurePosixPath(folder).parent)
 
 
-def _found_instead(images: Sequence[str], folders: Iterable[str]) -> str:
+def _found_instead(images: Sequence[str], folders: Iterable[str], others: Iterable[str]) -> str:
     if images:
         return f"{len(images)} images that lie in no class folder"
+    if note := left_out_note(in_classes(others, None)):
+        return note.removeprefix("left out: ")
     return "folders without images" if list(folders) else "nothing"
 
 

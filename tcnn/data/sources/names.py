@@ -9,10 +9,21 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath, PurePosixPath
 
-from tcnn.errors import RequestError
+from tcnn.errors import RequestError, readable
+from tcnn.formatting import some
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
-"""Suffixes of image files, in any case; all other files are ignored."""
+EXTENSIONS = (
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".webp", ".avif", ".avifs", ".bmp", ".gif", ".tif",
+    ".tiff", ".jp2", ".j2k", ".j2c", ".jpc", ".jpf", ".jpx", ".ico", ".ppm", ".pgm", ".pbm", ".pnm",
+)  # fmt: skip
+"""Suffixes of image files, in any case, whichever of the `FORMATS` the installed Pillow reads: with another version a
+data set must be the same. All other files are left out."""
+
+COMPANIONS = (
+    ".txt", ".md", ".html", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".csv", ".tsv", ".ini", ".log", ".cls",
+    ".npy", ".npz", ".mat", ".pfm",
+)  # fmt: skip
+"""Suffixes of what is told of images beside them, in words or numbers (PFM: depths): nobody misses such a file."""
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "AVIF", "JPEG2000", "ICO")
 """Formats of images, by Pillow's names; a file's bytes tell which it has, not its suffix. Pillow alone decodes these: a
@@ -42,6 +53,19 @@ def is_image(path: str) -> bool:
 def image_key(name: str) -> str:
     """The folder and the name of an image without its extension: they stay where a data set is moved or packed."""
     return "/".join(os.path.splitext(name)[0].rsplit("/", 2)[-2:])  # noqa: PTH122 - a million times
+
+
+def is_left_out(path: str) -> bool:
+    """Whether a file is not read, and may yet be an image that somebody misses: neither junk nor a companion."""
+    suffix = os.path.splitext(path)[1].lower()  # noqa: PTH122 - a million times
+    return suffix not in EXTENSIONS and suffix not in COMPANIONS and not is_junk(path)
+
+
+def left_out_note(paths: Sequence[str], what: str = "file", lack: str = "the extension of an image") -> str | None:
+    """A note of what was left out, if anything was."""
+    if not paths:
+        return None
+    return f"left out: {some(len(paths), what)} without {lack}, such as {readable(min(paths, key=sort_key))}"
 
 
 def sort_key(name: str) -> tuple[object, str, str]:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
-from tcnn.data.sources.names import EXTENSIONS, is_junk
+from tcnn.data.sources.names import EXTENSIONS, is_image, is_junk, is_left_out
 from tcnn.data.sources.tar import Member, members_of
 from tcnn.errors import RequestError
 
@@ -28,12 +28,13 @@ class Sample(NamedTuple):
     """An image in a shard: where its `size` bytes begin, and its class as written there.
 
     `name` is that of its file; where this comes again, with a number behind it, as images are known by their names.
+    Without a label it is what is left out: the first file of a sample that has no image, and may be missed.
     """
 
     name: str
     offset: int
     size: int
-    label: str
+    label: str | None
 
 
 def samples(handle: BinaryIO, shard: str) -> list[Sample]:
@@ -59,6 +60,8 @@ def samples(handle: BinaryIO, shard: str) -> list[Sample]:
             times[image.name] += 1
             name = image.name if times[image.name] == 1 else f"{image.name}#{times[image.name]}"
             found.append(Sample(name, image.offset, image.size, label))
+        elif missed := [member.name for member in fields.values() if is_image(member.name) or is_left_out(member.name)]:
+            found.append(Sample(missed[0], 0, 0, None))
     return found
 
 

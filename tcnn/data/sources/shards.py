@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy
 
-from tcnn.data.sources.names import canonical, choose_split, is_junk, sort_key, words
+from tcnn.data.sources.names import canonical, choose_split, is_junk, left_out_note, sort_key, words
 from tcnn.data.sources.remote import RemoteSource, expand_pattern, index_shards, is_remote, read_object
 from tcnn.data.sources.samples import Sample, samples
 from tcnn.data.sources.source import Found, check_indices, number
@@ -39,19 +39,23 @@ def open_shards(spec: str, split: str) -> Found:
     else:
         shards, chosen = find_shards(spec, split)
         found = [_index(shard) for shard in shards]
-    where = [place for place, inside in enumerate(found) for _ in inside]
-    every = [sample for inside in found for sample in inside]
-    if not every:
-        raise RequestError(f"wds/{spec}: no images in its shards; a sample is NAME.jpg with NAME.cls or NAME.json")
-    labels = [sample.label for sample in every]
-    images = [(sample.name, sample.offset, sample.size) for sample in every]
+    placed = [(place, sample) for place, inside in enumerate(found) for sample in inside]
+    left_out = left_out_note([one.name for _, one in placed if one.label is None], "sample", "NAME.jpg or the like")
+    labels = [one.label for _, one in placed if one.label is not None]
+    if not labels:
+        instead = f" ({left_out})" if left_out else ""
+        raise RequestError(
+            f"wds/{spec}: no images in its shards{instead}; a sample is NAME.jpg with NAME.cls or NAME.json"
+        )
+    where = [place for place, one in placed if one.label is not None]
+    images = [(one.name, one.offset, one.size) for _, one in placed if one.label is not None]
     if is_remote(spec):
         folder = urls[0].rpartition("/")[0]
         names, numbers = _names(labels, folder, lambda name: read_object(f"{folder}/{name}"))
-        return Found(names, numbers, RemoteSource(urls, where, images), chosen)
+        return Found(names, numbers, RemoteSource(urls, where, images), chosen, left_out)
     beside = shards[0].parent
     names, numbers = _names(labels, str(beside), lambda name: _content(beside / name))
-    return Found(names, numbers, TarSource(list(map(str, shards)), where, images), chosen)
+    return Found(names, numbers, TarSource(list(map(str, shards)), where, images), chosen, left_out)
 
 
 def find_remote(spec: str, split: str) -> tuple[list[str], str | None]:

@@ -68,13 +68,15 @@ class ArchiveMembers:
 class Found:
     """A data set as found: the name of every label, and the label (N,), int64, of every image.
 
-    `split` is the name of the split, or None where the data set is not divided.
+    `split` is the name of the split, or None where the data set is not divided; `left_out` is a note of the files that
+    were not taken for images.
     """
 
     names: tuple[str, ...]
     labels: NDArray[numpy.int64]
     source: Source
     split: str | None
+    left_out: str | None = None
 
 
 def number(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[numpy.int64]]:

@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from posixpath import dirname, join, normpath
 from typing import BinaryIO, NamedTuple
 
-from tcnn.data.sources.folder import class_labels
-from tcnn.data.sources.names import choose_split, is_image, is_junk, split_folders
+from tcnn.data.sources.folder import class_labels, in_classes
+from tcnn.data.sources.names import choose_split, is_image, is_junk, is_left_out, left_out_note, split_folders
 from tcnn.data.sources.source import ArchiveMembers, Found, number, stamp_of
 from tcnn.errors import RequestError, one_line
 
@@ -150,10 +150,13 @@ def open_tar(archive: Path, split: str, complete: bool) -> Found:
     root, chosen = _split_root(images, folders, split, str(archive))
     inside = [name.removeprefix(root) for name in images if name.startswith(root)]
     below = [name.removeprefix(root) for name in folders if name.startswith(root)]
-    labels = class_labels(inside, below, f"{archive}/{root}".rstrip("/"), complete)
+    others = [member.name for member in found if not member.folder and is_left_out(member.name)]
+    others = [name.removeprefix(root) for name in others if name.startswith(root)]
+    labels = class_labels(inside, below, f"{archive}/{root}".rstrip("/"), complete, others)
     names, numbers = number([label for _, label in labels])
     ordered = [images[root + path][:3] for path, _ in labels]
-    return Found(names, numbers, TarSource([str(archive)], [0] * len(ordered), ordered), chosen)
+    source = TarSource([str(archive)], [0] * len(ordered), ordered)
+    return Found(names, numbers, source, chosen, left_out_note(in_classes(others, chosen)))
 
 
 def _split_root(images: Iterable[str], folders: set[str], split: str, where: str) -> tuple[str, str | None]:

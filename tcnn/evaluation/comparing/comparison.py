@@ -177,6 +177,7 @@ def _compare(
         held_out=unseen.files is not None,
         trained_on=list(unseen.trained_on),
         part_lost=list(unseen.part_lost),
+        left_out=first.left_out,
         baseline=baseline,
         seconds=round(time.monotonic() - started, 3),
         rows=rows,

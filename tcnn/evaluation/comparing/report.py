@@ -78,6 +78,8 @@ class Comparison(Printed, BaseModel):
     """Models that were trained on some of the images."""
     part_lost: list[str] = []
     """Those of them that held a part out, which cannot be told: the images have changed since."""
+    left_out: str | None = None
+    """What is said of files in class folders that were not taken for images, if there are any."""
     baseline: str | None
     """The model whose errors CE and mCE are relative to."""
     seconds: float
@@ -226,6 +228,8 @@ def _classes(rows: Sequence[Row]) -> Table:
 
 def notes(result: Comparison) -> Iterator[str]:
     """What is to be known of how it was measured, a line each."""
+    if result.left_out:
+        yield result.left_out
     if result.held_out:
         yield "measured on the images that training had held out, and on no others"
     if result.trained_on:

@@ -55,12 +55,13 @@ def command(
         check_file(csv_file, force)
     with loading():
         from tcnn.checkpoints.opening import open_model
-        from tcnn.evaluation.predict import class_names, image_files, predict, side_by_side
+        from tcnn.data.sources.folder import image_files
+        from tcnn.evaluation.predict import class_names, predict, side_by_side
         from tcnn.models.precision import emulated
         from tcnn.models.running import usable_device
         from tcnn.models.trace import output_count
 
-    image_files(images)  # what is not there is told before a model is loaded
+    image_files(images, console.note)  # what is not there is told before a model is loaded
     place = usable_device(device)
     if slow := emulated(amp, place):
         console.note(slow)
