@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, make_url
+from sqlalchemy import URL, Connection, Engine
 from sqlalchemy import exc as sql
 
 from tcnn.errors import RequestError, one_line
 from tcnn_jobs.database import sqlite
+from tcnn_jobs.database.address import parsed, shown
 from tcnn_jobs.errors import StoreUnavailable
 
 _NAP = 0.2
@@ -75,8 +76,8 @@ class Database:
 
     @property
     def place(self) -> str:
-        """The database's address without its password, for messages."""
-        return self.url.database or "" if self.is_sqlite else self.url.render_as_string(hide_password=True)
+        """The database's address without anything secret, for messages."""
+        return shown(self.url)
 
     def checkpoint(self, longer_than: int = 0) -> None:
         """SQLite: copy what its log has gathered into the file, while others read and write; elsewhere nothing.
@@ -189,23 +190,6 @@ class Database:
             raise unavailable from error
 
 
-def parsed(url: str) -> URL:
-    """The URL with its driver; raises `RequestError`. What follows `sqlite:///` is a path, whatever is in it."""
-    expected = "TCNN_DATABASE_URL: expected sqlite:///FILE or postgresql://USER@HOST/NAME"
-    scheme, _, path = url.partition(":///")
-    if scheme == "sqlite":
-        if path in ("", ":memory:"):
-            raise RequestError(f"{expected}; found no file name, and a queue in memory would be lost")
-        return URL.create("sqlite+pysqlite", database=path)
-    try:
-        found = make_url(url)
-    except (sql.ArgumentError, ValueError):
-        raise RequestError(expected) from None
-    if found.drivername not in ("postgresql", "postgresql+psycopg"):
-        raise RequestError(f"{expected}; found {found.drivername}://")
-    return found.set(drivername="postgresql+psycopg")
-
-
 def due(connection: Connection) -> None:
     """A job will be due when this transaction has happened: those who wait for one are told then."""
     connection.info[_DUE] = True
@@ -216,7 +200,10 @@ def _engine(url: URL, wait: float, file: sqlite.File | None) -> Engine:
         return sqlite.connecting(url, wait, file, **_pool(64, wait))
     from tcnn_jobs.database.postgres import connecting  # loads psycopg, which a queue in a file does without
 
-    return connecting(url, wait, **_pool(20, wait))
+    try:
+        return connecting(url, wait, **_pool(20, wait))
+    except sql.ArgumentError as error:  # of several hosts and ports, which do not belong together
+        raise RequestError(f"TCNN_DATABASE_URL: {one_line(error)}") from None
 
 
 def _pool(connections: int, wait: float) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from typing import Any
 import psycopg
 from sqlalchemy import URL, Engine, create_engine, event
 
+from tcnn_jobs.database.address import misread
 from tcnn_jobs.database.silence import SOON, Silence
 
 
@@ -122,6 +123,8 @@ def connecting(url: URL, wait: float, **pool: Any) -> Engine:
         try:
             connection = Bounded.connect(*arguments, **options)
         except psycopg.OperationalError as error:
+            if (wrong := misread(error)) is not None:
+                raise wrong from error
             if "unsupported startup parameter" not in str(error):
                 raise
             connection = Bounded.connect(*arguments, **{**options, "options": given})

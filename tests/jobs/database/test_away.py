@@ -1,5 +1,6 @@
 """A server that is away, frozen or busy, and wrong addresses: one line within the wait, and all is well afterwards."""
 
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -125,6 +126,8 @@ def test_a_row_that_another_holds(postgres_url: str) -> None:
         "sqlite:///",
         "sqlite:///:memory:",
         "postgresql://me@db:x/n",
+        "postgresql://me:a@secret@db/n",
+        "postgresql://db:1/n?password=a@secret&user=me",
     ],
 )
 def test_wrong_addresses(wrong: str) -> None:
@@ -134,12 +137,43 @@ def test_wrong_addresses(wrong: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_the_password_stays_a_secret() -> None:
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("me:secret@127.0.0.1:1/queue", "me:***@127.0.0.1:1/queue"),
+        ("127.0.0.1:1/queue?user=me&password=secret", "127.0.0.1:1/queue?user=me"),
+        ("me@127.0.0.1:1/queue?sslpassword=secret&sslmode=prefer", "me@127.0.0.1:1/queue"),
+        ("me@/queue?host=127.0.0.1&port=1&options=-c%20a.b%3Dsecret", "me@/queue?host=127.0.0.1&port=1"),
+    ],
+)
+def test_the_password_stays_a_secret(given: str, shown: str) -> None:
     """A server that nobody runs."""
-    store = Store("postgresql://me:secret@127.0.0.1:1/queue", wait=0)
-    with unavailable(r"^postgresql\+psycopg://me:\*\*\*@127\.0\.0\.1:1/queue: the database cannot be used", 30):
+    store = Store(f"postgresql://{given}", wait=0)
+    with pytest.raises(StoreUnavailable) as caught:
         store.check()
+    assert str(caught.value).startswith(f"postgresql+psycopg://{shown}: the database cannot be used")
+    assert "secret" not in str(caught.value)
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("ssl=true", "no connection parameter 'ssl'; libpq has others, such as sslmode"),
+        ("sslmod=require", "no connection parameter 'sslmod'; did you mean sslmode?"),
+        ("autocommit=1", "no connection parameter 'autocommit'"),
+        ("sslmode=secure", 'invalid sslmode value: "secure"'),
+        ("target_session_attrs=any&target_session_attrs=primary", "expected one target_session_attrs, found 2"),
+        ("keepalives=yes", 'invalid integer value "yes" for connection option "keepalives"'),
+        ("port=x", "non-integer port"),
+        ("port=99999", 'invalid port number: "99999"'),
+        ("host=a,b&port=1,2,3", "number of hosts and ports"),
+    ],
+)
+def test_wrong_parameters(given: str, told: str) -> None:
+    """Nobody can wait for them to become right."""
+    with pytest.raises(RequestError, match=f"^TCNN_DATABASE_URL: .*{re.escape(told)}"):
+        Store(f"postgresql://me@127.0.0.1/queue?{given}", wait=0).check()
 
 
 def test_a_frozen_postgres_holds_nobody_up(postgres_server: Server, postgres_url: str, impatient: None) -> None:
