@@ -85,6 +85,8 @@ class Statistics(Model):
     """Those that could start, or wait for their next attempt."""
     blocked: dict[str, int] = Field(default_factory=dict)
     """Those that wait for other jobs."""
+    held: dict[str, int] = Field(default_factory=dict)
+    """Those of `queued` that a quota of their tenant holds back; the age of the oldest leaves them out."""
     running: dict[str, int] = Field(default_factory=dict)
     oldest_queued_seconds: float = 0.0
     finished: dict[str, dict[str, tuple[int, float]]] = Field(default_factory=dict)

@@ -161,6 +161,7 @@ def test_metrics_are_the_queues(alice: TestClient, service: Service, make: Make)
     assert value("tcnn_database_up") == 1
     assert value("tcnn_jobs_queued", kind="transform") == 1
     assert value("tcnn_jobs_queued", kind="evaluate") == 0
+    assert value("tcnn_jobs_held", kind="transform") == 0
     assert value("tcnn_jobs_running", kind="finetune") == 1
     assert value("tcnn_queue_oldest_seconds") > 0
     assert value("tcnn_job_seconds_count", kind="transform", outcome="succeeded") == 2

@@ -59,13 +59,15 @@ class QueueCollector(Collector):
 def _queue(statistics: Statistics) -> list[Metric]:
     queued = GaugeMetricFamily("tcnn_jobs_queued", "Jobs that wait.", labels=("kind",))
     blocked = GaugeMetricFamily("tcnn_jobs_blocked", "Jobs that wait for other jobs.", labels=("kind",))
+    held = GaugeMetricFamily("tcnn_jobs_held", "Those of tcnn_jobs_queued that a quota holds back.", labels=("kind",))
     running = GaugeMetricFamily("tcnn_jobs_running", "Jobs that run.", labels=("kind",))
     for kind in Kind:
         queued.add_metric((kind,), statistics.queued.get(kind, 0))
         blocked.add_metric((kind,), statistics.blocked.get(kind, 0))
+        held.add_metric((kind,), statistics.held.get(kind, 0))
         running.add_metric((kind,), statistics.running.get(kind, 0))
     oldest = GaugeMetricFamily(
-        "tcnn_queue_oldest_seconds", "Age of the job that has waited longest.", statistics.oldest_queued_seconds
+        "tcnn_queue_oldest_seconds", "Age of the oldest job that could start.", statistics.oldest_queued_seconds
     )
     ended = SummaryMetricFamily(
         "tcnn_job_seconds", "How long jobs ran, and how many ended so.", labels=("kind", "outcome")
@@ -74,7 +76,7 @@ def _queue(statistics: Statistics) -> list[Metric]:
         for outcome in sorted(TERMINAL):  # zeros, too: of a counter that begins at one nobody sees the first increase
             jobs, seconds = statistics.finished.get(kind, {}).get(outcome, (0, 0.0))
             ended.add_metric((kind, outcome), jobs, seconds)
-    return [queued, blocked, running, oldest, ended]
+    return [queued, blocked, held, running, oldest, ended]
 
 
 def _workers(statistics: Statistics) -> list[Metric]:

@@ -6,7 +6,7 @@ To count those that wait takes time that grows with the queue. A short one is co
 
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Integer, case, func, select
+from sqlalchemy import Connection, Integer, bindparam, case, func, select
 
 from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.engine import Database
@@ -14,6 +14,7 @@ from tcnn_jobs.database.schema import has_status, jobs, tallies
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.model.operation import Statistics
 from tcnn_jobs.store import fleet
+from tcnn_jobs.store.accounts import quotas
 from tcnn_jobs.store.reading.snapshot import Snapshot
 
 FEW = 1000
@@ -21,13 +22,16 @@ FEW = 1000
 
 _HOUR = 3600.0
 _FREE = jobs.c.unmet == 0
+_HELD = _FREE & jobs.c.owner.in_(bindparam("held", expanding=True))
+_OWNERS = select(jobs.c.owner).where(has_status(Status.QUEUED)).distinct()
 _COUNT = (
     select(
         jobs.c.kind,
         func.count().label("jobs"),
         func.sum(case((_FREE, 0), else_=1), type_=Integer()).label("blocked"),
+        func.sum(case((_HELD, 1), else_=0), type_=Integer()).label("held"),
         # When a job last became one that may be taken.
-        func.min(case((_FREE, jobs.c.not_before))).label("since"),
+        func.min(case((_FREE & ~_HELD, jobs.c.not_before))).label("since"),
     )
     .where(has_status(Status.QUEUED))
     .group_by(jobs.c.kind)
@@ -40,7 +44,7 @@ class Figures(Database):
 
     def __init__(self, url: str, *, wait: float = 5.0) -> None:
         super().__init__(url, wait=wait)
-        self._backlog = Snapshot(Count({}, {}, None))
+        self._backlog = Snapshot(Count({}, {}, {}, None))
 
     def statistics(self) -> Statistics:
         """Jobs by status and kind, the age of the oldest one that waits, what has ended since ever, and who works.
@@ -67,6 +71,7 @@ class Figures(Database):
         return Statistics(
             queued=backlog.free,
             blocked=backlog.blocked,
+            held=backlog.held,
             running={row.kind: row.jobs for row in running},
             oldest_queued_seconds=0.0 if backlog.since is None else max(0.0, at - backlog.since),
             finished=finished,
@@ -76,10 +81,13 @@ class Figures(Database):
 
 
 class Count(NamedTuple):
-    """Queued jobs by kind, without and with those that wait for other jobs; and since when the oldest could start."""
+    """Queued jobs by kind: those that wait for no other job, those that do, and those of the first that a quota of
+    their tenant holds back; and since when the oldest of the rest could start.
+    """
 
     free: dict[str, int]
     blocked: dict[str, int]
+    held: dict[str, int]
     since: float | None
 
     @property
@@ -89,10 +97,12 @@ class Count(NamedTuple):
 
 
 def _count(connection: Connection) -> Count:
-    rows = connection.execute(_COUNT).all()
+    held = quotas.reasons(connection, connection.scalars(_OWNERS))
+    rows = connection.execute(_COUNT, {"held": list(held)}).all()
     starts = [row.since for row in rows if row.since is not None]
     return Count(
         {row.kind: row.jobs - row.blocked for row in rows if row.jobs > row.blocked},
         {row.kind: row.blocked for row in rows if row.blocked},
+        {row.kind: row.held for row in rows if row.held},
         min(starts, default=None),
     )

@@ -58,6 +58,26 @@ def test_a_job_that_waits_for_its_retry_is_not_old(store: Store) -> None:
     assert (found.queued, found.oldest_queued_seconds) == ({"transform": 1}, 0)
 
 
+def test_jobs_that_a_quota_holds_back_are_counted_apart(store: Store) -> None:
+    """While they wait no slot is idle and no job forgotten. As soon as the quota lets one start, they are as others."""
+    for owner in ("ann", "ann", "bob", "eve"):
+        store.enqueue(new(owner=owner))
+    store.set_quotas("ann", running=0)
+    time.sleep(0.1)
+    found = store.statistics()
+    assert (found.queued, found.held) == ({"transform": 4}, {"transform": 2})
+    for owner in ("bob", "eve"):
+        store.set_quotas(owner, gpu_hours=0)
+    found = store.statistics()
+    assert (found.queued, found.held, found.oldest_queued_seconds) == ({"transform": 4}, {"transform": 4}, 0)
+    store.set_quotas("ann", running=1)
+    found = store.statistics()
+    assert found.held == {"transform": 2} and found.oldest_queued_seconds >= 0.1
+    assert store.claim("w1") is not None
+    found = store.statistics()
+    assert (found.queued, found.held) == ({"transform": 3}, {"transform": 3})
+
+
 @ON_SQLITE
 def test_workers(store: Store) -> None:
     """Who was heard of, how long ago, until they say goodbye."""
