@@ -5,6 +5,7 @@ wrapper that it was saved from (`model.`, `module.`, `_orig_mod.`).
 """
 
 import argparse
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -25,6 +26,20 @@ ENTRIES = (
     "module", "weights",
 )  # fmt: skip
 """Where a file may keep the state dict; averaged weights first, as timm takes them."""
+
+_GLOBAL = re.compile(r"GLOBAL (\S+) (?:was not an allowed global|whose module)")
+_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""What `torch.save` wrote first before its files were zips."""
+_MAGIC = {
+    b"\x1f\x8b": "compressed by gzip; unpack it",
+    b"BZh": "compressed by bzip2; unpack it",
+    b"\xfd7zXZ\0": "compressed by xz; unpack it",
+    b"(\xb5/\xfd": "compressed by zstd; unpack it",
+    b"\x89HDF": "HDF5, as Keras writes it",
+    b"\x93NUMPY": "an array of NumPy",
+    b"version https://git-lfs": "a pointer of Git LFS; git lfs pull fetches the file",
+}
+"""How files begin that are taken for weights."""
 
 
 class WeightsFile(NamedTuple):
@@ -79,26 +94,43 @@ def _content(path: Path) -> Any:
 
 
 def _reason(path: Path, error: Exception) -> str:
-    """Which classes a file would need, if that is why it cannot be read: often the whole model was saved."""
+    """Why a file cannot be read, in our own words: torch's advise to unpickle whatever is in it."""
     try:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
     except Exception:
-        names = []
+        names = _GLOBAL.findall(str(error))  # of the format before zip
     foreign = [name for name in names if name != "argparse.Namespace"]
     if foreign:
         return f"it needs {', '.join(foreign[:3])}; save model.state_dict() alone"
-    if _is_another_archive(path):
-        return "it is an archive that torch.save did not write"
-    return "its content is of neither kind" if isinstance(error, KeyError) else one_line(error)
+    advice = "weights_only" in str(error)
+    if path.suffix == ".safetensors" or (not advice and _is_of_this_machine(error)):
+        return one_line(error)
+    return _kind(path) or "its content is of neither kind"
 
 
-def _is_another_archive(path: Path) -> bool:
-    """Whether it is a zip of something else, of images say: what `torch.save` writes is a zip, too."""
-    try:
+def _is_of_this_machine(error: Exception) -> bool:
+    return isinstance(error, OSError | MemoryError) or "memory" in str(error)
+
+
+def _kind(path: Path) -> str:
+    """What a file is that is no whole file of weights, by its content; nothing if that is unknown."""
+    with path.open("rb") as file:
+        head = file.read(512)
+    if not head:
+        return "it is empty"
+    if head.startswith(b"PK") and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
-            return not any(name.endswith("/data.pkl") for name in archive.namelist())
-    except (OSError, zipfile.BadZipFile):
-        return False
+            names = {name.rpartition("/")[2] for name in archive.namelist() if "/" in name}
+        if "data.pkl" not in names:
+            return "it is an archive that torch.save did not write"
+        return "it is TorchScript; save model.state_dict()" if "constants.pkl" in names else "it is damaged"
+    if head.startswith((b"PK", _LEGACY)):
+        return "it is not whole"
+    if head[257:262] == b"ustar":
+        return "it is a tar archive; unpack it"
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < path.stat().st_size:
+        return "it is safetensors; its name must end in .safetensors"
+    return next((f"it is {what}" for magic, what in _MAGIC.items() if head.startswith(magic)), "")
 
 
 def _state(content: Mapping[Any, Any], depth: int = 2) -> State | None:

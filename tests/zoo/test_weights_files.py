@@ -1,6 +1,12 @@
 """Weights files of other programs: wherever the state dict lies, whatever keys begin with, and nothing unpickled."""
 
 import argparse
+import gzip
+import io
+import lzma
+import pickle
+import tarfile
+import zipfile
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -9,6 +15,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from safetensors.torch import save
 from sampled import sampled
 from timm.models import _registry
 from torch import nn
@@ -72,6 +79,76 @@ def test_what_a_file_would_need_is_named(tmp_path: Path) -> None:
     torch.save({"state_dict": {"a": torch.ones(1)}, "ratio": Fraction(1, 2)}, tmp_path / "w.pth")
     with pytest.raises(WeightsError, match=r"code \(it needs fractions\.Fraction; save model\.state_dict\(\) alone\)"):
         weights.read(tmp_path / "w.pth")
+
+
+class Foreign:
+    """What a pickle would call."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Fraction, (1, 2)
+
+
+def _saved(content: Any, **options: Any) -> bytes:
+    out = io.BytesIO()
+    torch.save(content, out, **options)
+    return out.getvalue()
+
+
+def _packed(kind: type[tarfile.TarFile] | type[zipfile.ZipFile], name: str) -> bytes:
+    """An archive with a file of weights in it, or with a text."""
+    out = io.BytesIO()
+    content = _saved({"a": torch.ones(9)}) if name.endswith("pth") else b"a text"
+    if issubclass(kind, zipfile.ZipFile):
+        with zipfile.ZipFile(out, "w") as archive:
+            archive.writestr(name, content)
+    else:
+        with tarfile.open(fileobj=out, mode="w") as tar:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return out.getvalue()
+
+
+def _script() -> bytes:
+    out = io.BytesIO()
+    torch.jit.save(torch.jit.script(nn.Linear(2, 2)), out)
+    return out.getvalue()
+
+
+WHOLE, OLD = {"a": torch.ones(2)}, {"_use_new_zipfile_serialization": False}
+NO_WEIGHTS: dict[str, tuple[Callable[[], bytes], str]] = {
+    "nothing": (lambda: b"", "it is empty"),
+    "a text": (lambda: b"hello", "its content is of neither kind"),
+    "a page": (lambda: b"<!DOCTYPE html><html></html>", "its content is of neither kind"),
+    "a pickle": (lambda: pickle.dumps({"a": [1, 2]}), "its content is of neither kind"),
+    "gzip": (lambda: gzip.compress(_saved(WHOLE)), "it is compressed by gzip; unpack it"),
+    "xz": (lambda: lzma.compress(b"x"), "it is compressed by xz; unpack it"),
+    "tar": (lambda: _packed(tarfile.TarFile, "w.pth"), "it is a tar archive; unpack it"),
+    "tar of texts": (lambda: _packed(tarfile.TarFile, "a.txt"), "it is a tar archive; unpack it"),
+    "zip": (lambda: _packed(zipfile.ZipFile, "a.txt"), "it is an archive that torch.save did not write"),
+    "half": (lambda: _saved(WHOLE)[:600], "it is not whole"),
+    "half of the old format": (lambda: _saved(WHOLE, **OLD)[:30], "it is not whole"),
+    "foreign": (lambda: _saved({"a": Foreign()}), "it needs fractions.Fraction; save model.state_dict() alone"),
+    "foreign in the old format": (
+        lambda: _saved({"a": Foreign()}, **OLD),
+        "it needs fractions.Fraction; save model.state_dict() alone",
+    ),
+    "TorchScript": (_script, "it is TorchScript; save model.state_dict()"),
+    "safetensors": (lambda: save(WHOLE), "it is safetensors; its name must end in .safetensors"),
+    "Git LFS": (lambda: b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "it is a pointer of Git LFS"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", NO_WEIGHTS)
+def test_what_is_no_weights_is_told_for_what_it_is(kind: str, tmp_path: Path) -> None:
+    """In one line, and never with torch's advice to unpickle it after all."""
+    make, said = NO_WEIGHTS[kind]
+    (tmp_path / "w.pth").write_bytes(make())
+    with pytest.raises(WeightsError) as caught:
+        weights.read(tmp_path / "w.pth")
+    assert f"without pickled code ({said}" in str(caught.value)
+    assert "weights_only" not in str(caught.value)
 
 
 def test_timms_options_are_read_as_plain_values(tmp_path: Path) -> None:
