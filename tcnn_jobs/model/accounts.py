@@ -8,8 +8,9 @@ time of that look tells nothing: whoever guesses does not choose the digests.
 import hashlib
 import secrets
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from tcnn.characters import fault
 from tcnn_jobs.model.jobs import Model
@@ -33,7 +34,7 @@ class Quotas(Model):
     """Jobs that wait."""
     running: int | None = Field(default=None, ge=0, lt=2**63)
     """Jobs at once."""
-    gpu_hours: float | None = Field(default=None, ge=0)
+    gpu_hours: Annotated[float, Field(ge=0), AfterValidator(abs)] | None = None  # -0.0 is a float, too
     """Hours of slots, each of which is a GPU where there are any, within the last `DAYS` days."""
     stored: int | None = Field(default=None, ge=0, lt=2**63)
     """Bytes of uploads, as they lie on disk, and of the results of jobs."""

@@ -252,7 +252,7 @@ class Tenants(Database):
 
     def set_quotas(self, tenant: str, **changes: float | None) -> Tenant:
         """Set some of a tenant's `Quotas` (None: unlimited), by name; creates the tenant unless it exists."""
-        Quotas.model_validate(changes)
+        changes = Quotas.model_validate(changes).model_dump(exclude_unset=True)
         return self._set(tenant, "tenant.set", {_COLUMNS[name]: value for name, value in changes.items()}, changes)
 
     def set_webhook_secret(self, tenant: str, secret: str | None) -> Tenant:

@@ -117,6 +117,11 @@ def test_set_and_list(tenants: Run) -> None:
     assert tenants("list", "--tenant", "team", "--json").json["data"] == [changed]
 
 
+def test_zero_has_no_sign(tenants: Run) -> None:
+    assert "0.0 of 0 " in tenants("set", "team", "--gpu-hours", "-0.0").out
+    assert "-0" not in tenants("list").out + tenants("list", "--json").out
+
+
 def test_webhook_secret(tenants: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Made and shown once, or read where nobody else can, and never shown again."""
     made = tenants("set", "team", "--queued", 7, "--webhook-secret", "new", "--json").json
