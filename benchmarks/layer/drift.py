@@ -30,7 +30,7 @@ from benchmarks.reproduce.networks.published import pretrained
 from tcnn.config import HARD_TEMPERATURE
 from tcnn.config.base import ErrorStats
 from tcnn.data.decode import open_image
-from tcnn.models.outputs import errors
+from tcnn.models.difference import errors
 from tcnn.models.randomise import randomised
 from tcnn.models.running import at_temperature
 
@@ -110,7 +110,7 @@ def answers(expected: Tensor, found: Tensor, labels: Tensor) -> Row:
 
 
 def digits(stats: ErrorStats) -> Row:
-    return {key: f"{value:.6g}" for key, value in stats.model_dump().items()}
+    return {key: f"{value:.6g}" for key, value in stats.model_dump(exclude_none=True).items()}
 
 
 def measure(name: str, source: nn.Module, batch: Tensor, images: str, labels: Tensor | None = None) -> Iterator[Row]:

@@ -25,7 +25,7 @@ from tcnn.data.image_set import open_dataset
 from tcnn.evaluation.evaluate import transform_for
 from tcnn.files import replacing
 from tcnn.layers.backends.selection import use_backend
-from tcnn.models.outputs import errors
+from tcnn.models.difference import errors
 
 sys.path.append(str(Path(__file__).parents[1]))
 from reporting import hardware, versions

@@ -22,7 +22,7 @@ from tcnn.conversion.stages import is_spatial
 from tcnn.conversion.surgery import convert
 from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError
 from tcnn.layers import GPSA2d
-from tcnn.models.outputs import errors
+from tcnn.models.difference import errors
 from tcnn.models.trace import input_shape, trace
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import verify

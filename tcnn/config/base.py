@@ -271,13 +271,22 @@ Error = Annotated[float, BeforeValidator(lambda value: math.inf if value is None
 
 
 class ErrorStats(Record):
-    """Error statistics: largest absolute error, relative errors in L2 and to the largest value, cosine similarity."""
+    """Error statistics: largest absolute error, relative errors in L2 and to the largest value, cosine similarity.
+
+    Of several outputs they are those of the `output` with the largest error.
+    """
 
     max_abs: Error
     relative: Error
     max_relative: Error
     cosine: float
+    output: str | None = None
 
     @property
     def worst(self) -> float:
         return max(self.relative, self.max_relative)
+
+    @property
+    def where(self) -> str:
+        """ " in the output logits", where there are several; else nothing."""
+        return "" if self.output is None else f" in the output {self.output}"

@@ -29,7 +29,7 @@ from tcnn.files import check_folder, path_of, replacing
 from tcnn.layers.backends.selection import use_backend
 from tcnn.models.checks import refuse_without_values, unwrapped
 from tcnn.models.copying import copied
-from tcnn.models.outputs import errors
+from tcnn.models.difference import errors
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import noise
 from tcnn.models.running import place_of

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from tcnn.errors import VerificationError, one_line, shorten
 from tcnn.exporting.interface import Axis, ExportAxis, ExportCheck
 from tcnn.layers.backends.selection import use_backend
-from tcnn.models.outputs import Outputs, errors, flat, top1_agreement
+from tcnn.models.difference import output_errors, top1_agreement
+from tcnn.models.outputs import Outputs, separate
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import noise
 from tcnn.models.running import failure, in_dtype, logits_of, refuses_size
@@ -48,7 +49,7 @@ def shapes_to_try(axes: Sequence[ExportAxis], channels: int) -> list[Shape]:
 
 
 def reference(model: nn.Module, batch: Tensor, dtype: torch.dtype = torch.float32) -> Outputs:
-    """Flattened outputs of the model in PyTorch, (B, …); the attention runs, never a convolution in its place."""
+    """Outputs of the model in PyTorch, (B, …); the attention runs, never a convolution in its place."""
     same = in_dtype(model, dtype)
     with torch.no_grad(), exact_arithmetic(), use_backend("fused"), evaluating(same):
         return logits_of(same, batch, dtype)
@@ -63,7 +64,7 @@ def compare(model: nn.Module, run: Runner, shapes: Sequence[Shape]) -> list[Expo
     for wanted in shapes:
         shape, batch, expected = _runs_on(model, wanted)
         try:
-            found = flat(run(batch), len(batch))
+            found = separate(run(batch), len(batch))
         except Exception as error:  # onnxruntime and torch raise whatever they like
             size = "×".join(map(str, shape))
             raise ShapeRefused(
@@ -71,7 +72,7 @@ def compare(model: nn.Module, run: Runner, shapes: Sequence[Shape]) -> list[Expo
                 "--fixed"
             ) from error
         same = top1_agreement(expected, found)
-        checks.append(ExportCheck(shape=shape, error=errors(expected, found), top1_agreement=same))
+        checks.append(ExportCheck(shape=shape, error=output_errors(expected, found), top1_agreement=same))
     return checks
 
 
@@ -138,8 +139,9 @@ def check_tolerance(model: nn.Module, checks: Sequence[ExportCheck], tolerance: 
     if worst.error.worst <= tolerance:
         return
     batch = noise(worst.shape, SEED)
-    rounding = errors(reference(model, batch, torch.float64), reference(model, batch)).worst
+    rounding = output_errors(reference(model, batch, torch.float64), reference(model, batch)).worst
     raise VerificationError(
-        f"the exported file differs from PyTorch by {worst.error.worst:.1e} on {'×'.join(map(str, worst.shape))}, "
-        f"expected at most {tolerance:.0e} (the model's own rounding is {rounding:.1e}); nothing was written"
+        f"the exported file differs from PyTorch by {worst.error.worst:.1e}{worst.error.where} on "
+        f"{'×'.join(map(str, worst.shape))}, expected at most {tolerance:.0e} (the model's own rounding is "
+        f"{rounding:.1e}); nothing was written"
     )

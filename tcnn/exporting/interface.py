@@ -61,8 +61,8 @@ class ExportReport(Printed, Record):
         lines = [f"takes {', '.join(parts)}"]
         for check in self.checks:
             lines.append(
-                f"same on {'×'.join(map(str, check.shape))}: relative error {check.error.worst:.1e}, "
-                f"top-1 agreement {check.top1_agreement:.0%}"
+                f"same on {'×'.join(map(str, check.shape))}: relative error {check.error.worst:.1e}"
+                f"{check.error.where}, top-1 agreement {check.top1_agreement:.0%}"
             )
         lines += [f"note: {note}" for note in self.notes]
         kind = f"ONNX, opset {self.opset}" if self.format == "onnx" else "torch.export program"

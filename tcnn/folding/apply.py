@@ -20,7 +20,8 @@ from tcnn.layers.filters import load_filter
 from tcnn.layers.folded import FoldedGPSA2d, HeadKind, keeps_value
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.models.checks import refuse_computed, refuse_prepared
-from tcnn.models.outputs import Outputs, errors, top1_agreement
+from tcnn.models.difference import output_errors, top1_agreement
+from tcnn.models.outputs import Outputs
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.running import gpsa_layers, in_dtype, logits_of, place_of, replacements, told_in_one_line
 from tcnn.models.trace import evaluating, parameter_count
@@ -106,7 +107,7 @@ def fold_layers(
 
 def compare(expected: Outputs, folded: nn.Module, batch: Tensor, float64: bool = True) -> tuple[ErrorStats, float]:
     found = logits(folded, batch, float64)
-    return errors(expected, found), top1_agreement(expected, found)
+    return output_errors(expected, found), top1_agreement(expected, found)
 
 
 def logits(model: nn.Module, batch: Tensor, float64: bool = True) -> Outputs:

@@ -109,8 +109,9 @@ def fold(
         bound = config.tolerance_float32 if max_error is None else max_error
         chosen = largest_within(len(changing), lambda i: error(changing[i]), bound)
     if chosen is None:
+        nearest = found[changing[0]][0]
         raise VerificationError(
-            f"fold: the least that can be folded changes the logits by {found[changing[0]][0].worst:.1e}, expected at "
+            f"fold: the least that can be folded changes the logits by {nearest.worst:.1e}{nearest.where}, expected at "
             f"most {bound:.1e}; nothing was folded, " + ("allow more" if max_error is not None else "give --max-error")
         )
     step = changing[chosen]

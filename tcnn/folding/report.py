@@ -98,7 +98,7 @@ class FoldReport(Printed, Record):
         allowed = "" if self.max_error is None else f", at most {self.max_error:g} allowed"
         return [
             *lines,
-            f"relative error of the logits {self.logits.worst:.1e}{allowed} "
+            f"relative error of the logits {self.logits.worst:.1e}{self.logits.where}{allowed} "
             f"(top-1 agreement {self.top1_agreement:.0%}, {self.images}{'' if self.float64 else ', in float32'})",
             f"parameters: {scale(self.parameters_before)} → {scale(self.parameters_after)}",
         ]

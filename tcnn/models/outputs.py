@@ -1,19 +1,31 @@
-"""Outputs of models: their tensors in whatever holds them, flattened by image, and compared in error and top-1.
+"""Outputs of models: their tensors in whatever holds them, each with its name and by image.
 
 Most models return (B, …). A detector returns as many numbers for each image as it finds things in it, or none.
 """
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from tcnn.config.base import ErrorStats
 from tcnn.errors import RequestError
 
-Outputs = Tensor | tuple[Tensor, ...]
-"""Outputs for a batch, (B, …); or the numbers of every image in a row of its own, where they are not equally many."""
+Rows = Tensor | tuple[Tensor, ...]
+"""One output for a batch, (B, …); or the numbers of every image by themselves, where they are not equally many."""
+
+
+class Output(NamedTuple):
+    """One of a model's outputs for a batch."""
+
+    name: str
+    """Its keys in what holds it, as in ``hidden_states.0``; empty for a model that returns a tensor."""
+    rows: Rows
+
+
+Outputs = tuple[Output, ...]
+"""All outputs of a model for a batch."""
 
 
 def tensors(output: object) -> Iterator[Tensor]:
@@ -21,36 +33,44 @@ def tensors(output: object) -> Iterator[Tensor]:
 
     Other values, such as None in the `ModelOutput` of transformers, are skipped.
     """
+    return (tensor for _, tensor in named_tensors(output))
+
+
+def named_tensors(output: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """`tensors` with the name of each: its keys and places in what holds it, joined by dots."""
     if isinstance(output, Tensor):
-        yield output
-    elif isinstance(output, Mapping):
-        for part in output.values():
-            yield from tensors(part)
+        yield name, output
+        return
+    parts: Iterator[tuple[object, object]] = iter(())
+    if isinstance(output, Mapping):
+        parts = iter(output.items())
     elif isinstance(output, tuple | list):
-        for part in output:
-            yield from tensors(part)
+        parts = zip(getattr(output, "_fields", range(len(output))), output, strict=True)
     elif dataclasses.is_dataclass(output):
-        for field in dataclasses.fields(output):
-            yield from tensors(getattr(output, field.name))
+        parts = ((field.name, getattr(output, field.name)) for field in dataclasses.fields(output))
+    for key, part in parts:
+        yield from named_tensors(part, f"{name}.{key}" if name else str(key))
 
 
-def flat(output: object, batch: int) -> Outputs:
-    """Flatten an output: its only tensor, (B, …), or all of them concatenated, (B, numbers).
+def separate(output: object, batch: int) -> Outputs:
+    """All tensors of an output by themselves, each with a row for every image.
 
     A tensor without a row for each of the B images, such as an auxiliary loss, is repeated in every row. Of a list with
-    an entry for each image, as detectors return it, an entry is a row.
+    an entry for each image, as detectors return it, an entry has a row of every output.
     """
-    found = list(tensors(output))
+    found = list(named_tensors(output))
     if not found:
         raise RequestError(
             f"expected a model that returns a tensor, or tensors in tuples, lists, dicts or dataclasses; found "
             f"{type(output).__name__}"
         )
     if isinstance(output, tuple | list) and _is_by_image(output, batch):
-        return joined([_row(part, like=found[0]) for part in output])
-    rows = [tensor if tensor.shape[:1] == (batch,) else tensor.expand(batch, *tensor.shape) for tensor in found]
-    # Without −1, which is ambiguous where there is no number.
-    return rows[0] if len(rows) == 1 else torch.cat([row.reshape(batch, row[0].numel()) for row in rows], dim=1)
+        # A list of one tensor, of one image, is named the same however many rows that has.
+        return joined([tuple(Output(name or "0", row[None]) for name, row in named_tensors(part)) for part in output])
+    return tuple(
+        Output(name, tensor if tensor.shape[:1] == (batch,) else tensor.expand(batch, *tensor.shape))
+        for name, tensor in found
+    )
 
 
 def _is_by_image(output: Sequence[object], batch: int) -> bool:
@@ -63,26 +83,65 @@ def _is_by_image(output: Sequence[object], batch: int) -> bool:
     return isinstance(output, list) and len(parts) == batch and any(len(part) != batch for part in parts)
 
 
-def _row(part: object, like: Tensor) -> Tensor:
-    """All numbers of an image, (1, numbers)."""
-    found = [tensor.flatten() for tensor in tensors(part)]
-    return (torch.cat(found) if found else like.new_empty(0))[None]
-
-
 def joined(parts: Sequence[Outputs]) -> Outputs:
-    """The outputs of parts of a batch side by side: one tensor, where every image has outputs of one shape."""
+    """The outputs of parts of a batch side by side, by name; an image that lacks one has no number of it."""
+    every = [dict(part) for part in parts]
+    found = {name: rows for part in every for name, rows in part.items()}
+    images = [max((len(rows) for rows in part.values()), default=1) for part in every]
+    return tuple(
+        Output(
+            name,
+            _side_by_side(
+                [
+                    part.get(name, (_first(rows).new_empty(0),) * count)
+                    for part, count in zip(every, images, strict=True)
+                ]
+            ),
+        )
+        for name, rows in found.items()
+    )
+
+
+def _side_by_side(parts: Sequence[Rows]) -> Rows:
+    """One tensor, where every image has numbers of one shape."""
     whole = [part for part in parts if isinstance(part, Tensor)]
     if len(whole) == len(parts) and len({part.shape[1:] for part in whole}) == 1:
         return torch.cat(whole)
     return tuple(row.flatten() for part in parts for row in part)
 
 
+def _first(rows: Rows) -> Tensor:
+    return rows if isinstance(rows, Tensor) else rows[0]
+
+
+def dtypes(outputs: Outputs) -> set[torch.dtype]:
+    return {_first(one.rows).dtype for one in outputs}
+
+
+def padded(rows: Rows) -> Tensor:
+    """One tensor, with zeros after the numbers of images that have fewer than others."""
+    return rows if isinstance(rows, Tensor) else nn.utils.rnn.pad_sequence([*rows], batch_first=True)
+
+
 def other_shapes(expected: Outputs, found: Outputs) -> str | None:
-    """Where two outputs have different shapes, in words: "…, 5 in the source and 7 in the converted model"; or None."""
+    """Where two models' outputs have different shapes, in words: "…, 5 in the source and 7 in the converted model".
+
+    None where they have not.
+    """
+    if len(expected) != len(found):
+        return f", {len(expected)} in the source and {len(found)} in the converted model"
+    for one, other in zip(expected, found, strict=True):
+        if (told := other_shape(one.rows, other.rows)) is not None:
+            return told if len(expected) == 1 else f" ({one.name}){told}"
+    return None
+
+
+def other_shape(expected: Rows, found: Rows) -> str | None:
+    """`other_shapes` of one output."""
     if isinstance(expected, Tensor) and isinstance(found, Tensor):
         if expected.shape == found.shape:
             return None
-        source, converted = ("×".join(map(str, output.shape[1:])) for output in (expected, found))
+        source, converted = ("×".join(map(str, rows.shape[1:])) for rows in (expected, found))
         return f", {source} in the source and {converted} in the converted model"
     for image, (one, other) in enumerate(zip(expected, found, strict=False), 1):
         if one.numel() != other.numel():
@@ -90,47 +149,6 @@ def other_shapes(expected: Outputs, found: Outputs) -> str | None:
     return None
 
 
-def is_empty(output: Outputs) -> bool:
+def is_empty(outputs: Outputs) -> bool:
     """Whether there is no number for any image."""
-    return not any(row.numel() for row in output)
-
-
-def errors(reference: Outputs, other: Outputs) -> ErrorStats:
-    """Error statistics of `other` against `reference`, in float64; infinite if a value is not finite.
-
-    Where not every image has equally many numbers, all images have to have as many in both.
-    """
-    a, b = _numbers(reference), _numbers(other)
-    apart = not (isinstance(reference, Tensor) and isinstance(other, Tensor)) and other_shapes(reference, other)
-    if apart or a.shape != b.shape or not (a.isfinite().all() and b.isfinite().all()):
-        return ErrorStats(max_abs=torch.inf, relative=torch.inf, max_relative=torch.inf, cosine=0.0)
-    if not a.numel():
-        return ErrorStats(max_abs=0.0, relative=0.0, max_relative=0.0, cosine=1.0)
-    difference, norm, largest = b - a, a.norm(), a.abs().max()
-    max_abs = difference.abs().max().item()
-    if norm == 0:  # two silent outputs agree; anything beside a silent reference does not
-        same = max_abs == 0
-        return ErrorStats(
-            max_abs=max_abs, relative=0.0 if same else torch.inf, max_relative=0.0 if same else torch.inf,
-            cosine=1.0 if same else 0.0,
-        )  # fmt: skip
-    cosine = torch.nn.functional.cosine_similarity(a, b, dim=0).item()
-    return ErrorStats(
-        max_abs=max_abs,
-        relative=(difference.norm() / norm).item(),
-        max_relative=max_abs / largest.item(),
-        cosine=cosine,
-    )
-
-
-def _numbers(output: Outputs) -> Tensor:
-    return (output if isinstance(output, Tensor) else torch.cat(output)).double().flatten()
-
-
-def top1_agreement(a: Outputs, b: Outputs) -> float:
-    """Top-1 agreement: the share of images, (B, …) both, with the same largest output; two without any agree."""
-    return sum(_largest(one) == _largest(other) for one, other in zip(a, b, strict=True)) / len(a)
-
-
-def _largest(row: Tensor) -> int | None:
-    return int(row.flatten().argmax()) if row.numel() else None
+    return not any(row.numel() for one in outputs for row in one.rows)

@@ -13,7 +13,7 @@ from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, one_line, o
 from tcnn.layers.base import TEMPERATURES
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.models.copying import copied, memo_of
-from tcnn.models.outputs import Outputs, flat, joined
+from tcnn.models.outputs import Outputs, joined, separate
 
 Result = TypeVar("Result")
 REFUSALS = (RuntimeError, AssertionError, ValueError, IndexError, RequestError)
@@ -122,11 +122,11 @@ def in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 def logits_of(model: nn.Module, batch: Tensor, dtype: torch.dtype) -> Outputs:
-    """Flattened outputs of a model for a batch (B, C, H, W) on any device, in its dtype, (B, …)."""
+    """Outputs of a model for a batch (B, C, H, W) on any device, in its dtype, (B, …)."""
     device = place_of(model)
     # One image at a time in float64: its activations, not its weights, would set the memory that a conversion takes.
     parts = batch.split(1) if dtype == torch.float64 else (batch,)
-    return joined([flat(model(part.to(device=device, dtype=dtype)), len(part)) for part in parts])
+    return joined([separate(model(part.to(device=device, dtype=dtype)), len(part)) for part in parts])
 
 
 def first_of(args: Sequence[Any], named: Mapping[str, Any]) -> Any:

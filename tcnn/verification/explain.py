@@ -13,7 +13,8 @@ from tcnn.errors import RequestError, shorten
 from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.models.checks import refuse_other_images, refuse_prepared, refuse_without_values, unwrapped
-from tcnn.models.outputs import Outputs, errors, flat, other_shapes
+from tcnn.models.difference import errors, output_errors
+from tcnn.models.outputs import Outputs, Rows, other_shapes, padded, separate
 from tcnn.models.precision import exact_arithmetic, filters_are_rounded
 from tcnn.models.running import (
     at_temperature,
@@ -111,17 +112,19 @@ def explain(
         for dtype, bound in bounds.items():
             ours, theirs, *outputs = _run(reference, candidate, images, dtype, names)
             _refuse_other_shapes(*outputs)
-            expected, found = (_padded(output) for output in outputs)
             layers = _compare(reference, candidate, ours, theirs, dtype)
             unmatched += [n for n in ours.outputs if n not in {layer.name for layer in layers} and n not in unmatched]
             first = next((layer.name for layer in layers if layer.error.worst > bound), None)
-            logits = errors(expected, found)
+            logits = output_errors(*outputs)
             passes.append(
                 PrecisionPass(
                     dtype=str(dtype).removeprefix("torch."), tolerance=bound, logits=logits, layers=layers, first=first
                 )
             )
-            one, other = (ours.outputs[first], theirs.outputs[first]) if first else (expected, found)
+            if first:
+                one, other = ours.outputs[first], theirs.outputs[first]
+            else:
+                one, other = (padded(_named(output, logits.output)) for output in outputs)
             if not histogram or first:
                 histogram, worst = histogram_of(one, other), worst_place(one, other)
     verdict, advice = words(passes, (weights_dtype(reference), weights_dtype(candidate)), worst)
@@ -151,23 +154,24 @@ def _checked(tolerances: object) -> dict[torch.dtype, float]:
 
 def _refuse_other_shapes(expected: Outputs, found: Outputs) -> None:
     told = other_shapes(expected, found)
-    if not (isinstance(expected, Tensor) and isinstance(found, Tensor)):
-        if told is not None:
-            raise RequestError(f"explain: expected outputs of one shape, found those{told}; give other images")
-    elif told is not None:
-        first, second = ("×".join(map(str, output.shape[1:])) for output in (expected, found))
-        classes = expected.dim() == found.dim() == 2
-        advice = (
-            "give both as many classes, by num_classes"
-            if classes
-            else "a T-CNN whose stride was removed is to be compared with tcnn.without_stride(source, stride=…)"
-        )
-        raise RequestError(f"explain: expected outputs of one shape, found {first} and {second}; {advice}")
+    if told is None:
+        return
+    one, other = expected[0].rows, found[0].rows
+    if len(expected) > 1 or len(found) > 1 or not (isinstance(one, Tensor) and isinstance(other, Tensor)):
+        raise RequestError(f"explain: expected outputs of one shape, found those{told}; give other images")
+    first, second = ("×".join(map(str, rows.shape[1:])) for rows in (one, other))
+    classes = one.dim() == other.dim() == 2
+    advice = (
+        "give both as many classes, by num_classes"
+        if classes
+        else "a T-CNN whose stride was removed is to be compared with tcnn.without_stride(source, stride=…)"
+    )
+    raise RequestError(f"explain: expected outputs of one shape, found {first} and {second}; {advice}")
 
 
-def _padded(output: Outputs) -> Tensor:
-    """One tensor, with zeros after the numbers of images that have fewer than others."""
-    return output if isinstance(output, Tensor) else nn.utils.rnn.pad_sequence([*output], batch_first=True)
+def _named(outputs: Outputs, name: str | None) -> Rows:
+    """The output of this name; the first without one."""
+    return next(one.rows for one in outputs if name in (None, one.name))
 
 
 @contextmanager
@@ -198,7 +202,7 @@ def _run(
         try:
             with evaluating(own), told_in_one_line(model, images, dtype):
                 # All images at once, as hooks see one call of a layer.
-                outputs.append(flat(own(images.to(device=place_of(own), dtype=dtype)), len(images)))
+                outputs.append(separate(own(images.to(device=place_of(own), dtype=dtype)), len(images)))
         finally:
             watched.close()
         seen.append(watched)

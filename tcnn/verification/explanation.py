@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from tcnn.config.base import ErrorStats, Record
+from tcnn.models.difference import as_real, distances
 
 DECADES = range(-18, 4)
 """Powers of ten at which the histogram's classes begin."""
@@ -16,7 +17,7 @@ class Place(Record):
 
     image: int
     index: tuple[int, ...]
-    """(channel, row, column) of a map; (output,) of logits."""
+    """(channel, row, column) of a map; (output,) of logits; of complex numbers also 0 (real) or 1 (imaginary)."""
     expected: float
     found: float
 
@@ -65,10 +66,11 @@ class Explanation(Record):
 
 def histogram_of(expected: Tensor, found: Tensor) -> dict[int, int]:
     """Elements by the power of ten of their difference, as a share of the largest expected value."""
-    difference = (found.double() - expected.double()).abs().flatten()
+    difference = distances(expected, found).flatten()
     if not difference.numel():
         return {}
-    scale = expected.double().abs().max().clamp_min(torch.finfo(torch.float64).tiny)
+    sizes = as_real(expected).abs()
+    scale = torch.where(sizes.isfinite(), sizes, 0).max().clamp_min(torch.finfo(torch.float64).tiny)
     powers = (difference / scale).log10().floor()
     powers = torch.where(powers.isfinite(), powers, torch.where(difference == 0, DECADES.start, DECADES.stop - 1))
     counts = powers.clamp(DECADES.start, DECADES.stop - 1).long() - DECADES.start
@@ -80,13 +82,13 @@ def histogram_of(expected: Tensor, found: Tensor) -> dict[int, int]:
 
 
 def worst_place(expected: Tensor, found: Tensor) -> Place | None:
-    difference = (found.double() - expected.double()).abs()
-    difference = torch.where(difference.isnan(), torch.inf, difference)
+    difference = distances(expected, found)
     if not (difference > 0).any():
         return None
     image, *index = (int(each) for each in torch.unravel_index(difference.argmax(), difference.shape))
     place = (image, *index)
-    return Place(image=image, index=tuple(index), expected=float(expected[place]), found=float(found[place]))
+    one, other = (as_real(x)[place] for x in (expected, found))
+    return Place(image=image, index=tuple(index), expected=float(one), found=float(other))
 
 
 def words(passes: list[PrecisionPass], stored: tuple[torch.dtype, torch.dtype], worst: Place | None) -> tuple[str, str]:
@@ -120,7 +122,7 @@ def words(passes: list[PrecisionPass], stored: tuple[torch.dtype, torch.dtype], 
     if stored[0] != stored[1]:
         one, other = (str(dtype).removeprefix("torch.") for dtype in stored)
         return verdict, f"Weights in {one} are compared with weights in {other}: give both models in the same dtype."
-    if worst is not None and not math.isfinite(worst.expected):
+    if worst is None or not math.isfinite(worst.expected):  # nothing differs: it is NaN everywhere in both
         return (
             verdict,
             "It gives NaN or infinity in the first model, too: look at that one's weights, and at the images.",

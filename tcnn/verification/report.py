@@ -97,8 +97,8 @@ class VerificationReport(Printed, Record):
         """The equivalence by dtype, then the drift; a comparison that could not have failed is marked."""
         for result in self.passes:
             yield (
-                f"{_verdict(result.passed)} in {result.dtype}: relative error {result.logits.relative:.1e}, "
-                f"largest {result.logits.max_abs:.1e}, "
+                f"{_verdict(result.passed)} in {result.dtype}: relative error {result.logits.relative:.1e}"
+                f"{result.logits.where}, largest {result.logits.max_abs:.1e}, "
                 f"top-1 agreement {result.top1_agreement:.0%} (τ = {self.temperature:.4g}, {self.images})"
             )
             if result.note:
@@ -106,12 +106,14 @@ class VerificationReport(Printed, Record):
         if self.as_run is not None:
             yield (
                 f"{_verdict(self.as_run.passed)} as run in {self.as_run.dtype}: relative error "
-                f"{self.as_run.logits.relative:.1e} from the attention (τ = {self.range}, {self.as_run.backend})"
+                f"{self.as_run.logits.relative:.1e}{self.as_run.logits.where} from the attention "
+                f"(τ = {self.range}, {self.as_run.backend})"
             )
             if self.as_run.note:
                 yield f"  {self.as_run.note}"
         for drift in filter(None, (self.drift, self.written)):
-            share = f"{drift.logits.relative:.1%} of the logits' norm"
+            of = "the logits'" if drift.logits.output is None else f"{drift.logits.output}'s"
+            share = f"{drift.logits.relative:.1%} of {of} norm"
             yield f"drift at τ = {drift.range}: {drift.note or share}"
         if self.blind not in (None, EMPTY):  # which is a note already
             yield f"  {self.blind}"
@@ -135,13 +137,14 @@ class VerificationReport(Printed, Record):
         for result in self.passes:
             if not result.passed:
                 return (
-                    f"equivalence error {result.logits.worst:.2e} in {result.dtype}, expected at most "
-                    f"{result.tolerance:.0e} at temperature {self.temperature:.4g}{_worst(result)}{_note(result)}"
+                    f"equivalence error {result.logits.worst:.2e}{result.logits.where} in {result.dtype}, expected at "
+                    f"most {result.tolerance:.0e} at temperature {self.temperature:.4g}{_worst(result)}{_note(result)}"
                 )
         if self.as_run is not None and not self.as_run.passed:
             return (
-                f"what is run ({self.as_run.backend}) differs from the attention by {self.as_run.logits.worst:.2e} in "
-                f"{self.as_run.dtype}, expected at most {self.as_run.tolerance:.0e}{_worst(self.as_run)}"
+                f"what is run ({self.as_run.backend}) differs from the attention by {self.as_run.logits.worst:.2e}"
+                f"{self.as_run.logits.where} in {self.as_run.dtype}, expected at most "
+                f"{self.as_run.tolerance:.0e}{_worst(self.as_run)}"
             )
         return None
 

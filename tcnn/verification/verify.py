@@ -7,7 +7,7 @@ temperatures. That is compared with the attention, and not with the source (`com
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from tcnn.arguments import typed
 from tcnn.config import HARD_TEMPERATURE, VerificationConfig, build
 from tcnn.errors import RequestError
 from tcnn.layers.backends.selection import backend, use_backend
-from tcnn.layers.filters import pair
 from tcnn.models.checks import (
     refuse_inference_tensors,
     refuse_other_images,
@@ -24,8 +23,9 @@ from tcnn.models.checks import (
     refuse_without_values,
     unwrapped,
 )
-from tcnn.models.outputs import Outputs, errors, is_empty, other_shapes, top1_agreement
-from tcnn.models.precision import exact_arithmetic, filters_are_rounded
+from tcnn.models.difference import errors, output_errors, top1_agreement
+from tcnn.models.outputs import Outputs, is_empty, other_shape, other_shapes
+from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import layer_noise, noise_images, randomised
 from tcnn.models.running import (
     NotInFloat64,
@@ -39,9 +39,8 @@ from tcnn.models.running import (
     weights_dtype,
 )
 from tcnn.models.trace import evaluating, input_shape
+from tcnn.verification.judging import allow_for_rounding, not_finite, told_shapes, tolerance_of, with_stride
 from tcnn.verification.report import EMPTY, AsRun, Drift, DtypePass, LayerError, VerificationReport
-
-Pass = TypeVar("Pass", bound=DtypePass)
 
 
 @typed()
@@ -100,12 +99,12 @@ def verify(
             for dtype in dtypes:
                 told(str(dtype).removeprefix("torch."))
                 result, logits = _compare(source, converted, batch, dtype, config)
-                passes.append(result if result.passed else _with_stride(result, source, converted))
+                passes.append(result if result.passed else with_stride(result, source, converted))
                 expected.append(logits)
         told("what is run")
         as_run = compare_as_run(converted, batch, config)
         if config.float64:
-            rounding = errors(expected[1], expected[0]).worst
+            rounding = output_errors(expected[1], expected[0]).worst
             allowed = passes[0] = allow_for_rounding(passes[0], passes[1], rounding)
             if allowed.passed:
                 as_run = allow_for_rounding(as_run, passes[1], rounding)
@@ -159,7 +158,7 @@ def _compare(
         noise = layer_noise(x, name, dtype, config.seed)
         random, found = errors(conv.forward(noise), layer(noise)), layer(x)
         layers.setdefault(name, LayerError(name=name, random=random, activation=errors(y, found)))
-        shapes.extend(_shapes(f"what {name} makes of the same input", y, found))
+        shapes.extend(told_shapes(f"what {name} makes of the same input", other_shape(y, found)))
 
     reference = in_dtype(source, dtype)
     with evaluating(reference), told_in_one_line(source, batch, dtype), watch_layers(reference, replaced, try_layer):
@@ -168,21 +167,17 @@ def _compare(
     candidate = in_dtype(converted, dtype)
     with evaluating(candidate), told_in_one_line(converted, batch, dtype):
         found = logits_of(candidate, batch, dtype)
-    returned = expected.dtype if isinstance(expected, Tensor) else expected[0].dtype
-    narrow = dtype == torch.float64 and returned == torch.float32
-    rounded = dtype == torch.float64 and filters_are_rounded(source, converted)
-    tight = dtype == torch.float64 and not (rounded or narrow)
-    tolerance = config.tolerance_float64 if tight else config.tolerance_float32
-    logits = errors(expected, found)
+    tolerance, note = tolerance_of(dtype, source, converted, expected, config)
+    logits = output_errors(expected, found)
     found_errors = [logits.worst, *(layer.worst for layer in layers.values())]
-    shapes[:0] = _shapes("the outputs", expected, found)
-    note = "standardised filters are stored rounded to float32, so its tolerance applies" if rounded else None
-    if narrow:
-        note = "the model returns float32, so its tolerance applies"
+    shapes[:0] = told_shapes("the outputs", other_shapes(expected, found))
     if is_empty(expected):
         note = EMPTY
     if shapes:
         note = shapes[0]
+    broken = not_finite(source)
+    if broken is not None:
+        note = broken
     if set(layers) != set(replaced):
         note = f"never ran: {', '.join(sorted(set(replaced) - set(layers)))}"
     result = DtypePass(
@@ -191,47 +186,10 @@ def _compare(
         logits=logits,
         top1_agreement=top1_agreement(expected, found),
         layers=tuple(layers[name] for name in replaced if name in layers),
-        passed=max(found_errors) <= tolerance and set(layers) == set(replaced),
+        passed=max(found_errors) <= tolerance and set(layers) == set(replaced) and broken is None,
         note=note,
     )
     return result, expected
-
-
-def _shapes(what: str, expected: Outputs, found: Outputs) -> list[str]:
-    """What to say where two outputs have different shapes, of one image."""
-    told = other_shapes(expected, found)
-    return [] if told is None else [f"shapes differ: {what}{told}"]
-
-
-def _with_stride(result: DtypePass, source: nn.Module, converted: nn.Module) -> DtypePass:
-    """The result, whose note says so where the source still has the stride that the conversion took from it."""
-    report: Any = getattr(converted, "conversion_report", None)
-    modules = dict(source.named_modules())
-    removed = getattr(report, "strides_removed", ())
-    kept = [name for name in removed if max(pair(getattr(modules.get(name), "stride", 1))) > 1]
-    if not kept:
-        return result
-    way = report.config.stride
-    note = (
-        f"the model was converted with stride={way} and the source has its stride ({kept[0]}): compare it with "
-        f'tcnn.without_stride(source, stride="{way}"), with the other options of the conversion'
-    )
-    return result.model_copy(update={"note": note if result.note is None else f"{result.note}; {note}"})
-
-
-def allow_for_rounding(single: Pass, double: DtypePass, rounding: float) -> Pass:
-    """Raise the tolerance of the logits where the source's own float32 rounding exceeds it, as in very deep networks.
-
-    Only where float64 passes and every layer is within the float32 tolerance, the logits may differ by twice the
-    difference of the source's own float32 and float64 logits.
-    """
-    layers_hold = all(layer.worst <= single.tolerance for layer in single.layers)
-    if single.passed or not (double.passed and layers_hold and single.note is None):
-        return single
-    if not single.logits.worst <= 2 * rounding < torch.inf:
-        return single
-    note = f"within twice the source's own rounding, {rounding:.1e} here; every layer is within {single.tolerance:.0e}"
-    return single.model_copy(update={"passed": True, "note": note})
 
 
 def _drift(expected: Outputs, converted: nn.Module, batch: Tensor) -> Drift:
@@ -239,11 +197,11 @@ def _drift(expected: Outputs, converted: nn.Module, batch: Tensor) -> Drift:
     own = temperatures(converted).values()
     with evaluating(converted):
         found = logits_of(converted, batch, weights_dtype(converted))
-    apart = _shapes("the outputs", expected, found)
+    apart = told_shapes("the outputs", other_shapes(expected, found))
     return Drift(
         temperature=max(own),
         lowest=min(own) if min(own) != max(own) else None,
-        logits=errors(expected, found),
+        logits=output_errors(expected, found),
         top1_agreement=top1_agreement(expected, found),
         note=next(iter(apart), "the outputs hold no number" if is_empty(expected) else None),
     )
@@ -283,7 +241,7 @@ def compare_as_run(converted: nn.Module, batch: Tensor, config: VerificationConf
             found = logits_of(model, batch, dtype)
         with use_backend("fused"):
             expected = logits_of(model, batch, dtype)
-    logits = errors(expected, found)
+    logits = output_errors(expected, found)
     worst = max([logits.worst, *(layer.worst for layer in layers.values())])
     return AsRun(
         backend=backend(),

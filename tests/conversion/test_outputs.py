@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import tcnn
 from tcnn.errors import RequestError
 from tcnn.exporting.onnx_file import NATIVE_OPSET, translate
-from tcnn.models.outputs import flat, tensors
+from tcnn.models.outputs import separate, tensors
 from tcnn.models.trace import trace
 
 SIZE = (13, 18)
@@ -87,16 +87,19 @@ def test_tensors_come_in_the_models_own_order() -> None:
     assert list(tensors(ModelOutput(a, b))) == [a, b]
 
 
-def test_one_tensor_stays_as_it_is_and_several_stand_side_by_side() -> None:
+def test_every_tensor_stays_by_itself_under_its_keys() -> None:
     maps, scores, loss = torch.ones(2, 3, 4), torch.full((2, 5), 2.0), torch.tensor(7.0)
-    assert flat((maps,), 2) is maps
-    assert flat({"scores": scores, "maps": maps, "loss": loss}, 2).tolist() == [[2.0] * 5 + [1.0] * 12 + [7.0]] * 2
-    assert flat(loss, 2).tolist() == [7, 7]
+    assert separate(maps, 2)[0].rows is maps
+    found = dict(separate({"scores": scores, "of": [maps, Answer(maps, scores)], "loss": loss}, 2))
+    assert list(found) == ["scores", "of.0", "of.1.scores", "of.1.maps", "loss"]
+    assert found["of.0"] is maps and found["of.1.maps"] is scores
+    assert [row.tolist() for row in found["loss"]] == [7, 7]
+    assert [one.name for one in separate(Pair(scores, maps), 2)] == ["scores", "maps"]
 
 
 def test_no_tensor_at_all_is_one_line() -> None:
     with pytest.raises(RequestError, match=r"^expected a model that returns a tensor.* found str$"):
-        flat("nothing", 1)
+        separate("nothing", 1)
 
 
 @pytest.mark.parametrize("source", PACKINGS, indirect=True)

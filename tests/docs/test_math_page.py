@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tcnn
 from tcnn.layers.backends.selection import use_backend
-from tcnn.models.outputs import errors
+from tcnn.models.difference import errors
 from tcnn.models.randomise import randomised
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 import tcnn
 from tcnn.checkpoints.checkpoint import read
 from tcnn.errors import RequestError
-from tcnn.models.outputs import errors, flat, is_empty, joined, other_shapes, top1_agreement
+from tcnn.models.difference import output_errors, top1_agreement
+from tcnn.models.outputs import is_empty, joined, other_shapes, separate
 from tcnn.verification.report import EMPTY
 
 
@@ -62,13 +63,15 @@ def test_where_one_finds_more_it_is_told_for_which_image(made: Make, tmp_path: P
     with torch.no_grad():
         model.head.bias[0] += 0.2
     report = tcnn.verify(source, model)
-    said = "shapes differ: the outputs of image 1, 150 numbers in the source and "
+    said = "shapes differ: the outputs (boxes) of image 1, 120 numbers in the source and "
     assert not report.passed and str(report.failure()).count(said) == 1
     assert f"drift at τ = 1: {said}" in str(report) and "inf%" not in str(report)
     tcnn.save(model, tmp_path / "m.safetensors", report)
     again = read(tmp_path / "m.safetensors").verification
     assert again is not None and again.drift.logits.relative == math.inf
-    with pytest.raises(RequestError, match=r"explain: expected outputs of one shape, found those of image 1, \d+ num"):
+    with pytest.raises(
+        RequestError, match=r"explain: expected outputs of one shape, found those \(boxes\) of image 1, \d+ num"
+    ):
         tcnn.explain(source, model, torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0)))
 
 
@@ -92,18 +95,19 @@ def test_folds_and_is_explained(made: Make) -> None:
 
 def test_rows_are_those_of_the_images() -> None:
     few, many, none = torch.ones(1, 2), torch.arange(6.0).view(3, 2), torch.empty(0, 2)
-    ragged = flat([few, many, none], 3)
-    assert [row.tolist() for row in ragged] == [[1, 1], [0, 1, 2, 3, 4, 5], []]
-    assert isinstance(flat([{"boxes": few}, {"boxes": 2 * few}], 2), Tensor)
-    maps = flat([torch.ones(2, 3), torch.zeros(2, 1)], 2)  # two maps of two images
-    assert isinstance(maps, Tensor) and maps.tolist() == [[1, 1, 1, 0]] * 2
-    assert other_shapes(ragged, ragged) is None and errors(ragged, ragged).worst == 0
-    fewer = flat([few, many[:1], many[1:]], 3)  # as many numbers in all
+    ragged = separate([few, many, none], 3)
+    assert [row.tolist() for row in ragged[0].rows] == [[1, 1], [0, 1, 2, 3, 4, 5], []]
+    boxes, scores = separate([{"boxes": few, "scores": few[0]}, {"boxes": 2 * few}], 2)
+    assert isinstance(boxes.rows, Tensor) and [len(row) for row in scores.rows] == [2, 0]
+    maps = dict(separate([torch.ones(2, 3), torch.zeros(2, 1)], 2))  # two maps of two images
+    assert maps["0"].tolist() == [[1, 1, 1]] * 2 and maps["1"].tolist() == [[0], [0]]
+    assert other_shapes(ragged, ragged) is None and output_errors(ragged, ragged).worst == 0
+    fewer = separate([few, many[:1], many[1:]], 3)  # as many numbers in all
     assert other_shapes(ragged, fewer) == " of image 2, 6 numbers in the source and 2 in the converted model"
-    assert errors(ragged, fewer).worst == math.inf and top1_agreement(ragged, fewer) == pytest.approx(1 / 3)
-    assert top1_agreement(ragged, ragged) == 1 and not is_empty(ragged) and is_empty(flat([none], 1))
-    whole = joined([few, few])
-    assert isinstance(whole, Tensor) and whole.shape == (2, 2)
+    assert output_errors(ragged, fewer).worst == math.inf and top1_agreement(ragged, fewer) == pytest.approx(1 / 3)
+    assert top1_agreement(ragged, ragged) == 1 and not is_empty(ragged) and is_empty(separate([none], 1))
+    (whole,) = joined([separate(few, 1), separate(few, 1)])
+    assert isinstance(whole.rows, Tensor) and whole.rows.shape == (2, 2)
 
 
 class SharedHead(nn.Module):

@@ -12,7 +12,6 @@ from torch import nn
 import tcnn
 from tcnn.config import HARD_TEMPERATURE, VerificationConfig
 from tcnn.errors import RequestError
-from tcnn.models.outputs import errors
 from tcnn.models.running import at_temperature, gpsa_layers
 from tcnn.verification.report import VerificationReport
 from tcnn.verification.verify import compare_as_run
@@ -24,44 +23,6 @@ OPTIONS = {"input_size": (64, 96), "batch_size": 1}
 def report() -> VerificationReport:
     source = seeded_model("test_resnet")
     return tcnn.verify(source, tcnn.convert(source).model, randomise=True, **OPTIONS)
-
-
-class TestErrors:
-    """The numbers themselves, worked out by hand."""
-
-    def test_of_two_vectors(self) -> None:
-        found = errors(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 4.5]))
-        assert found.max_abs == 0.5
-        assert found.relative == pytest.approx(0.5 / 5)
-        assert found.max_relative == pytest.approx(0.5 / 4)
-        assert found.cosine == pytest.approx((9 + 18) / (5 * math.hypot(3, 4.5)))
-        assert found.worst == found.max_relative
-
-    def test_of_equals(self) -> None:
-        x = image((3, 3))
-        found = errors(x, x.clone())
-        assert (found.max_abs, found.relative, found.max_relative) == (0, 0, 0)
-        assert found.cosine == pytest.approx(1)
-
-    def test_is_taken_in_float64(self) -> None:
-        """In float32 the difference of these two would be lost in the sum of squares."""
-        a = torch.full((4096,), 4096.0, dtype=torch.float64)
-        assert errors(a, a + 1e-9).max_abs == pytest.approx(1e-9, rel=1e-2)
-
-    @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-    @pytest.mark.parametrize("side", ["reference", "other", "both"])
-    def test_of_what_is_not_finite(self, value: float, side: str) -> None:
-        good, bad = torch.ones(3), torch.tensor([1.0, value, 1.0])
-        found = errors(good if side == "other" else bad, good if side == "reference" else bad)
-        assert found.worst == found.max_abs == math.inf
-
-    def test_of_different_shapes(self) -> None:
-        assert errors(torch.ones(2, 3), torch.ones(2, 4)).worst == math.inf
-
-    def test_beside_a_silent_reference(self) -> None:
-        zero = torch.zeros(3)
-        assert errors(zero, zero).worst == 0
-        assert errors(zero, torch.tensor([0.0, 1e-30, 0.0])).worst == math.inf
 
 
 class TestEqual:

@@ -1,0 +1,70 @@
+"""What a comparison's numbers mean: notes on outputs of other shapes, a source that is not finite, or that keeps its
+stride, and what rounding allows."""
+
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from tcnn.config import VerificationConfig
+from tcnn.layers.filters import pair
+from tcnn.models.outputs import Outputs, dtypes
+from tcnn.models.precision import filters_are_rounded
+from tcnn.verification.report import DtypePass
+
+Pass = TypeVar("Pass", bound=DtypePass)
+
+
+def tolerance_of(
+    dtype: torch.dtype, source: nn.Module, converted: nn.Module, outputs: Outputs, config: VerificationConfig
+) -> tuple[float, str | None]:
+    """The relative error allowed in this dtype, and a note where that is not its own."""
+    if dtype != torch.float64:
+        return config.tolerance_float32, None
+    if not dtypes(outputs).isdisjoint((torch.float32, torch.complex64)):
+        return config.tolerance_float32, "the model returns float32, so its tolerance applies"
+    if filters_are_rounded(source, converted):
+        return config.tolerance_float32, "standardised filters are stored rounded to float32, so its tolerance applies"
+    return config.tolerance_float64, None
+
+
+def told_shapes(what: str, told: str | None) -> list[str]:
+    """What to say where two outputs have different shapes, of one image."""
+    return [] if told is None else [f"shapes differ: {what}{told}"]
+
+
+def not_finite(source: nn.Module) -> str | None:
+    """A note on a source whose weights are not all finite, so that its outputs prove nothing; None where they are."""
+    broken = next((name for name, weight in source.named_parameters() if not weight.isfinite().all()), None)
+    return None if broken is None else f"{broken} of the source holds NaN or infinite weights: nothing can be compared"
+
+
+def with_stride(result: DtypePass, source: nn.Module, converted: nn.Module) -> DtypePass:
+    """The result, whose note says so where the source still has the stride that the conversion took from it."""
+    report: Any = getattr(converted, "conversion_report", None)
+    modules = dict(source.named_modules())
+    removed = getattr(report, "strides_removed", ())
+    kept = [name for name in removed if max(pair(getattr(modules.get(name), "stride", 1))) > 1]
+    if not kept:
+        return result
+    way = report.config.stride
+    note = (
+        f"the model was converted with stride={way} and the source has its stride ({kept[0]}): compare it with "
+        f'tcnn.without_stride(source, stride="{way}"), with the other options of the conversion'
+    )
+    return result.model_copy(update={"note": note if result.note is None else f"{result.note}; {note}"})
+
+
+def allow_for_rounding(single: Pass, double: DtypePass, rounding: float) -> Pass:
+    """Raise the tolerance of the logits where the source's own float32 rounding exceeds it, as in very deep networks.
+
+    Only where float64 passes and every layer is within the float32 tolerance, the logits may differ by twice the
+    difference of the source's own float32 and float64 logits.
+    """
+    layers_hold = all(layer.worst <= single.tolerance for layer in single.layers)
+    if single.passed or not (double.passed and layers_hold and single.note is None):
+        return single
+    if not single.logits.worst <= 2 * rounding < torch.inf:
+        return single
+    note = f"within twice the source's own rounding, {rounding:.1e} here; every layer is within {single.tolerance:.0e}"
+    return single.model_copy(update={"passed": True, "note": note})
