@@ -19,6 +19,7 @@ from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms.positions import Pair, Quad
 from tcnn.models.checks import refuse_other_images, refuse_prepared, refuse_without_values, unwrapped
 from tcnn.models.running import place_of, told_in_one_line, watch_layers, weights_dtype
+from tcnn.models.state import same_start
 from tcnn.models.trace import evaluating
 
 
@@ -111,6 +112,7 @@ def encode(model: nn.Module, images: Tensor) -> Encoded:
     with (
         torch.no_grad(),
         evaluating(model),
+        same_start(model),
         watch_layers(model, own, keep_own),
         record_timm(model, tokens_of(model, size), recording),
         told_in_one_line(model, images),

@@ -47,6 +47,7 @@ from tcnn.folding.fold import fused
 from tcnn.models.checks import refuse_inference_tensors, refuse_without_values, unwrapped
 from tcnn.models.copying import copied
 from tcnn.models.running import failure, place_of
+from tcnn.models.state import same_start
 from tcnn.models.trace import evaluating, input_shape, output_count
 from tcnn.version import __version__
 
@@ -203,11 +204,18 @@ def run_program(path: Path) -> Runner:
     """Load a program from its file; raises `RequestError` where PyTorch cannot read what it wrote."""
     try:
         with path.open("rb") as file, silence_logging():
-            return torch.no_grad()(load_program(file).module())
+            program = load_program(file).module()
     except RuntimeError as error:
         raise RequestError(
             "torch.export cannot read back the program that it wrote; return tensors only, in tuples, lists or dicts"
         ) from error
+
+    @torch.no_grad()
+    def run(images: torch.Tensor) -> object:
+        with same_start(program):
+            return program(images)
+
+    return run
 
 
 def _make(

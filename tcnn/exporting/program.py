@@ -23,6 +23,7 @@ from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.fused import FusedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
+from tcnn.models.state import same_start
 
 POSITION: dict[Axis, int] = {"batch": 0, "height": 2, "width": 3}
 """Index of an axis in (B, C, H, W)."""
@@ -78,7 +79,7 @@ def trace(model: nn.Module, example: Tensor, axes: Sequence[Axis]) -> Program:
     Raises: `RequestError` if the tracer cannot, or would freeze one of the axes.
     """
     try:
-        with torch.no_grad(), use_backend("auto"), silence_logging():
+        with torch.no_grad(), use_backend("auto"), same_start(model), silence_logging():
             program = trace_program(model, (example,), dynamic_shapes=_dynamic_shapes(model, axes))
     except Exception as error:  # the tracer raises whatever it stumbles over
         raise RequestError(f"torch.export cannot trace it ({shorten(one_line(error), 160)})") from error

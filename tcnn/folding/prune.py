@@ -45,6 +45,7 @@ from tcnn.models.checks import refuse_other_images, refuse_without_values, unwra
 from tcnn.models.copying import copied
 from tcnn.models.randomise import noise_images
 from tcnn.models.running import place_of, replacements, told_in_one_line, watch_layers, weights_dtype
+from tcnn.models.state import same_start
 from tcnn.models.trace import evaluating, parameter_count
 from tcnn.networks.attentive import AttentiveNet
 
@@ -137,7 +138,7 @@ def _map_sizes(model: nn.Module, layers: Mapping[str, GPSA2d], image: Tensor) ->
         assert isinstance(layer, GPSA2d)  # noqa: S101 - nothing else is watched
         sizes[name] = max(sizes.get(name, (0, 0)), positions.padded_size(x.shape[-2:], layer.geometry))
 
-    with evaluating(model), told_in_one_line(model, image), watch_layers(model, layers, keep):
+    with evaluating(model), same_start(model), told_in_one_line(model, image), watch_layers(model, layers, keep):
         model(image.to(place_of(model), weights_dtype(model)))
     if missing := [name for name in layers if name not in sizes]:
         raise RequestError(f"{missing[0]}: never ran, so that the size of its map is not known; give a distance (far)")

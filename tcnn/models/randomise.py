@@ -49,6 +49,7 @@ def randomised(
 
 def _calibrate(model: nn.Module, batch: Tensor, seed: int) -> None:
     """Set every running mean and variance from the input of its layer, varied by up to 20 %."""
+    measured: list[tuple[Tensor, Tensor]] = []
 
     def measure(name: str, module: Any, x: Tensor) -> None:
         x = x.transpose(0, 1).flatten(1)
@@ -56,8 +57,10 @@ def _calibrate(model: nn.Module, batch: Tensor, seed: int) -> None:
         # A channel may be silent, or one pixel of one image: its scale is then that of its neighbours.
         var = torch.maximum(var, 0.1 * x.square().mean()) + 1e-3
         jitter = 0.2 * _random(mean, name, seed, centred=True)
-        module.running_mean.copy_(mean + jitter * var.sqrt())
-        module.running_var.copy_(var * (1 + jitter))
+        own = [(module.running_mean, mean + jitter * var.sqrt()), (module.running_var, var * (1 + jitter))]
+        for statistic, value in own:
+            statistic.copy_(value)
+        measured.extend(own)
 
     handles = [
         module.register_forward_pre_hook(
@@ -72,6 +75,8 @@ def _calibrate(model: nn.Module, batch: Tensor, seed: int) -> None:
     finally:
         for handle in handles:
             handle.remove()
+    for statistic, value in measured:  # which the pass, as any, has left as they were
+        statistic.copy_(value)
 
 
 def _random(like: Tensor, name: str, seed: int, centred: bool) -> Tensor:

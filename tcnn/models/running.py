@@ -14,6 +14,7 @@ from tcnn.layers.base import TEMPERATURES
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.models.copying import copied, memo_of
 from tcnn.models.outputs import Outputs, joined, separate
+from tcnn.models.state import same_start
 
 Result = TypeVar("Result")
 REFUSALS = (RuntimeError, AssertionError, ValueError, IndexError, RequestError)
@@ -122,11 +123,12 @@ def in_dtype(model: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 def logits_of(model: nn.Module, batch: Tensor, dtype: torch.dtype) -> Outputs:
-    """Outputs of a model for a batch (B, C, H, W) on any device, in its dtype, (B, …)."""
+    """Outputs of a model for a batch (B, C, H, W) on any device, in its dtype, (B, …); the model is as it was, then."""
     device = place_of(model)
     # One image at a time in float64: its activations, not its weights, would set the memory that a conversion takes.
     parts = batch.split(1) if dtype == torch.float64 else (batch,)
-    return joined([separate(model(part.to(device=device, dtype=dtype)), len(part)) for part in parts])
+    with same_start(model):
+        return joined([separate(model(part.to(device=device, dtype=dtype)), len(part)) for part in parts])
 
 
 def first_of(args: Sequence[Any], named: Mapping[str, Any]) -> Any:

@@ -25,6 +25,7 @@ from tcnn.models.running import (
     told_in_one_line,
     weights_dtype,
 )
+from tcnn.models.state import same_start
 from tcnn.models.trace import evaluating
 from tcnn.verification.explanation import Departure, Explanation, PrecisionPass, histogram_of, words, worst_place
 
@@ -200,7 +201,7 @@ def _run(
         own = in_dtype(model, dtype)
         watched = _Seen(own, names)
         try:
-            with evaluating(own), told_in_one_line(model, images, dtype):
+            with evaluating(own), same_start(own), told_in_one_line(model, images, dtype):
                 # All images at once, as hooks see one call of a layer.
                 outputs.append(separate(own(images.to(device=place_of(own), dtype=dtype)), len(images)))
         finally:
@@ -229,7 +230,7 @@ def _compare(
 
 def _own(layer: nn.Module, inputs: tuple[Any, ...], expected: Tensor) -> ErrorStats | None:
     try:
-        with evaluating(layer):
+        with evaluating(layer), same_start(layer):
             found = layer(*(x.clone() if isinstance(x, Tensor) else x for x in inputs))
     except (RuntimeError, TypeError, ValueError):  # it takes more than its positional arguments
         return None
