@@ -5,18 +5,54 @@ is computed when it is first needed: a model that has run twice is not the model
 differ by how often each has run. What a pass writes is therefore taken back: attributes are bound again to what they
 were bound to, and buffers, and tensors that are attributes, get their values again. Parameters are not copied, since
 they are large, and neither is what lists and other objects hold.
+
+A model may also draw random numbers (noise that is injected, the sample of a VAE, dropout that stays on): every pass
+draws the same ones, from the generators of PyTorch, NumPy and Python with the same seed, and leaves these as they
+were.
 """
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+SEED = 0
+"""Of the random numbers that compared passes draw."""
 
 
 @contextmanager
 def same_start(model: nn.Module) -> Iterator[None]:
+    """Context for a forward pass that draws the same random numbers as any other, and leaves the model as it was."""
+    with _seeded(any(tensor.is_cuda for tensor in (*model.parameters(), *model.buffers()))), _restored(model):
+        yield
+
+
+@contextmanager
+def _seeded(gpu: bool) -> Iterator[None]:
+    """Context with the generators that all share at one seed; afterwards they are where they were.
+
+    A GPU that no weight is on is not asked for its generator, as that would start CUDA.
+    """
+    with torch.random.fork_rng(range(torch.cuda.device_count()) if gpu else ()):
+        torch.default_generator.manual_seed(SEED)
+        if gpu:
+            torch.cuda.manual_seed_all(SEED)
+        python, arrays = random.getstate(), np.random.get_state()
+        random.seed(SEED)
+        np.random.seed(SEED)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(arrays)
+
+
+@contextmanager
+def _restored(model: nn.Module) -> Iterator[None]:
     """Context after which a model's attributes and buffers are what they were."""
     bound = [(space, dict(space)) for module in model.modules() for space in _spaces(module)]
     own = (value for _, before in bound for value in before.values() if isinstance(value, Tensor))

@@ -4,12 +4,15 @@ stride, and what rounding allows."""
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tcnn.config import VerificationConfig
 from tcnn.layers.filters import pair
+from tcnn.models.difference import output_errors
 from tcnn.models.outputs import Outputs, dtypes
 from tcnn.models.precision import filters_are_rounded
+from tcnn.models.running import in_dtype, logits_of
+from tcnn.models.trace import evaluating
 from tcnn.verification.report import DtypePass
 
 Pass = TypeVar("Pass", bound=DtypePass)
@@ -26,6 +29,25 @@ def tolerance_of(
     if filters_are_rounded(source, converted):
         return config.tolerance_float32, "standardised filters are stored rounded to float32, so its tolerance applies"
     return config.tolerance_float64, None
+
+
+def unsteady(model: nn.Module, batch: Tensor, expected: Outputs, bound: float, dtype: torch.dtype) -> str | None:
+    """What to say of a model that gives others than the expected outputs, its own, when it runs again; else None.
+
+    Its random numbers or its state are then such as `same_start` does not know.
+
+    Args:
+        bound: the largest relative error that is none.
+    """
+    own = in_dtype(model, dtype)
+    with evaluating(own):
+        error = output_errors(expected, logits_of(own, batch, dtype)).worst
+    if error <= bound:
+        return None
+    return (
+        f"{type(model).__name__} differs by {error:.1e} from itself when it runs again: it draws random numbers from a "
+        "generator of its own, or keeps what it has seen elsewhere than in buffers and attributes"
+    )
 
 
 def told_shapes(what: str, told: str | None) -> list[str]:

@@ -39,7 +39,7 @@ from tcnn.models.running import (
     weights_dtype,
 )
 from tcnn.models.trace import evaluating, input_shape
-from tcnn.verification.judging import allow_for_rounding, not_finite, told_shapes, tolerance_of, with_stride
+from tcnn.verification.judging import allow_for_rounding, not_finite, told_shapes, tolerance_of, unsteady, with_stride
 from tcnn.verification.report import EMPTY, AsRun, Drift, DtypePass, LayerError, VerificationReport
 
 
@@ -180,13 +180,16 @@ def _compare(
         note = broken
     if set(layers) != set(replaced):
         note = f"never ran: {', '.join(sorted(set(replaced) - set(layers)))}"
+    passed = max(found_errors) <= tolerance and set(layers) == set(replaced) and broken is None
+    if not passed and note is None:
+        note = unsteady(source, batch, expected, tolerance, dtype)
     result = DtypePass(
         dtype=str(dtype).removeprefix("torch."),
         tolerance=tolerance,
         logits=logits,
         top1_agreement=top1_agreement(expected, found),
         layers=tuple(layers[name] for name in replaced if name in layers),
-        passed=max(found_errors) <= tolerance and set(layers) == set(replaced) and broken is None,
+        passed=passed,
         note=note,
     )
     return result, expected

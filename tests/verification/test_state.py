@@ -1,12 +1,16 @@
-"""Models that keep something from one forward pass to the next are compared from the same state, and left in it."""
+"""Models that keep something from pass to pass, or draw random numbers: passes that are compared begin alike."""
 
 import copy
+import random
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from nets import image, same_state, snapshot
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import tcnn
 from tcnn.analysis.attention import attention_at
@@ -95,3 +99,47 @@ def test_statistics_of_normalisation_are_random_meanwhile_and_restored() -> None
     report = tcnn.verify(source, model, randomise=True)
     assert report.passed and report.statistics_randomised
     assert not source[1].running_mean.any() and (source[1].running_var == 1).all()
+
+
+class Drawing(nn.Module):
+    """Adds noise that it draws in the way that is told."""
+
+    def __init__(self, draw: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.conv = nn.Conv2d(8, 8, 3, stride=2, padding=1)
+        self.draw = draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        return self.conv(x + self.draw(x))
+
+
+OWN = np.random.default_rng(0)
+DRAWS: dict[str, Callable[[Tensor], Any]] = {
+    "PyTorch": torch.randn_like, "dropout that stays on": F.dropout, "NumPy": lambda x: np.random.rand(),
+    "Python": lambda x: random.random(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", DRAWS)
+def test_equal_models_that_draw_random_numbers_are_equal(way: str) -> None:
+    source = Drawing(DRAWS[way]).eval()
+    model = tcnn.convert(source, input_size=16).model
+    before = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())
+    report = tcnn.verify(source, model)
+    assert report.passed, report.failure()
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before[1:]
+    assert tcnn.fold(model, source=Drawing(DRAWS[way])).report.complete
+    assert tcnn.explain(source, model, image((16, 16))).equal
+    with torch.no_grad():
+        model.stem.weight.mul_(0.999)
+    failure = tcnn.verify(source, model).failure()
+    assert failure is not None and "itself" not in failure
+
+
+def test_a_source_that_differs_from_itself_is_said_to() -> None:
+    source = Drawing(lambda x: OWN.random()).eval()
+    failure = tcnn.verify(source, tcnn.convert(source, input_size=16).model, float64=False).failure()
+    assert "; Drawing differs by " in str(failure) and "from itself when it runs again: it draws ran" in str(failure)
