@@ -53,6 +53,9 @@ class DecodedSource:
     def identities(self) -> NDArray[numpy.int64]:
         return self._same
 
+    def sizes(self) -> None:
+        return None
+
     def open(self, index: int) -> Image.Image:
         height, width = self.shapes[index].tolist()
         if not height:

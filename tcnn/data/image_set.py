@@ -6,6 +6,7 @@ import hashlib
 import os
 import zlib
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from heapq import nsmallest
 from pathlib import Path
 
@@ -101,6 +102,17 @@ class ImageSet:
     def identities(self) -> Tensor:
         """(N,), equal where one image is listed several times: the same file, bytes or row. No image is read."""
         return torch.from_numpy(self._source.identities())[self._places]
+
+    def sizes(self) -> Tensor | None:
+        """(N,), the bytes of every image's file, 0 where it is gone; None where images are not files on the disk."""
+        sizes = self._source.sizes()
+        return None if sizes is None else torch.from_numpy(sizes)[self._places]
+
+    def digest(self, index: int) -> bytes | None:
+        """What changes with the bytes of an image's file; None where there is none that can be read."""
+        with suppress(OSError), self._source.open(int(self._places[index])) as file:
+            return None if isinstance(file, Image.Image) else hashlib.sha256(file.read()).digest()
+        return None
 
     def of_channels(self, in_chans: int) -> "ImageSet":
         """The same images for a model of so many channels: RGB or grey."""

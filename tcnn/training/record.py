@@ -1,6 +1,6 @@
 """The record of a run: what its config.json and its checkpoints state, and what that says of its images."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,9 @@ from tcnn.evaluation.held_out import Training, same, trainings_in, trainings_of
 from tcnn.models.running import architecture_name
 from tcnn.training.preparing.prepare import Start
 from tcnn.version import __version__
+
+COMPARED = 20_000
+"""The most images, of training and validation together, that are compared by their files."""
 
 
 class Sources(NamedTuple):
@@ -87,6 +90,33 @@ def validated_on_training(record: Mapping[str, Any], train: ImageSet, val: Image
     return (
         "the images that it is validated on are those that it learns from, so its accuracy says nothing of others; "
         "name others with --val, or leave it out to hold a part of them out"
+    )
+
+
+def trained_on_too(train: ImageSet, val: ImageSet) -> list[int] | None:
+    """The places of those validation images whose files are those of training images, byte for byte.
+
+    Only files of equal size are read. None where it is not looked into: in more than `COMPARED` images of both sets, of
+    which every size would be asked for, in images that are not files on the disk, and in parts of one set.
+    """
+    if val.whole is train.whole or len(train) + len(val) > COMPARED:
+        return None
+    learned, measured = train.sizes(), val.sizes()
+    if learned is None or measured is None:
+        return None
+    candidates = torch.isin(measured, learned[learned > 0]).nonzero()[:, 0].tolist()
+    sources = torch.isin(learned, measured[candidates]).nonzero()[:, 0].tolist()
+    known = {train.digest(place) for place in sources} - {None}
+    return [place for place in candidates if val.digest(place) in known]
+
+
+def trained_on_note(places: Sequence[int], val: ImageSet) -> str | None:
+    """A note, if some of the validation images are training images."""
+    if not places:
+        return None
+    return (
+        f"{len(places)} of {len(val)} validation images are also training images, such as {val.filename(places[0])}: "
+        "the accuracy on them says nothing of others; take them out of one of the two sets"
     )
 
 

@@ -23,7 +23,15 @@ from tcnn.training.recipe.annealing import annealing_notes
 from tcnn.training.recipe.effects import refuse_idle
 from tcnn.training.recipe.objective import check_teacher
 from tcnn.training.recipe.optim import create_optimizer
-from tcnn.training.record import Sources, leakage_note, run_record, validated_on_training, working_directory
+from tcnn.training.record import (
+    Sources,
+    leakage_note,
+    run_record,
+    trained_on_note,
+    trained_on_too,
+    validated_on_training,
+    working_directory,
+)
 from tcnn.training.resumed import Resumed
 from tcnn.training.runs import resume as points
 from tcnn.training.runs.callbacks import Callbacks, StopRequest, stop_on_signal
@@ -52,6 +60,8 @@ class FinetuneResult(Printed, BaseModel):
     classes: int
     train_images: int
     val_images: int
+    val_trained_on: int | None = None
+    """How many of the validation images are training images; None where it was not looked into."""
     unreadable: list[str]
     notes: list[str]
     seconds: float
@@ -116,7 +126,10 @@ def train_run(
     record = record if resumed is None else resumed.record
     loader = training_loader(start, train_set, config, processes, device)
     _check_settings(start.model, config, given if resumed is None else resumed.changed(given), loader.steps)
-    notes = _notes(start, record, train_set, val_set, config, loader.steps, device, config.val_split != asked_split)
+    notes, shared = _notes(
+        start, record, train_set, val_set, config, loader.steps, device, config.val_split != asked_split,
+        processes.first,
+    )  # fmt: skip
     check_tensorboard(config)
     processes.barrier()  # all have looked at the directory before one of them writes to it
     if resumed is not None:
@@ -151,6 +164,7 @@ def train_run(
         updates=position.updates, top1=last["top1"], top5=last["top5"], best_top1=position.best or 0.0,
         best_epoch=position.best_epoch or 0, layers=len(gpsa_layers(trainer.model)),
         classes=len(train_set.class_names), train_images=len(train_set), val_images=len(val_set),
+        val_trained_on=shared,
         unreadable=position.unreadable, notes=notes, seconds=round(time.monotonic() - started, 1),
     )  # fmt: skip
     return result, (train_set, val_set, config)
@@ -189,16 +203,23 @@ def _check_settings(model: nn.Module, config: FinetuneConfig, given: Collection[
 
 def _notes(
     start: Start, record: dict[str, Any], train_set: ImageSet, val_set: ImageSet, config: FinetuneConfig, steps: int,
-    device: torch.device, split_by_default: bool,
-) -> list[str]:  # fmt: skip
-    """Notes for the user before the first step, one line each."""
+    device: torch.device, split_by_default: bool, reads: bool,
+) -> tuple[list[str], int | None]:  # fmt: skip
+    """Notes for the user before the first step, one line each, and how many validation images are training images.
+
+    `reads`: whether this process reads images to find these.
+    """
     default = f"no validation split, so {DEFAULT_SPLIT:.0%} of the images of every class are held out"
     first = [default] if split_by_default else []
+    shared = trained_on_too(train_set, val_set) if reads else None
     others = (
         *dict.fromkeys((train_set.left_out, val_set.left_out)),
-        leakage_note(record), validated_on_training(record, train_set, val_set), emulated(config.amp, device),
-    )  # fmt: skip
-    return [*first, *start.notes, *annealing_notes(start.model, config, steps), *filter(None, others)]
+        leakage_note(record),
+        validated_on_training(record, train_set, val_set) or trained_on_note(shared or (), val_set),
+        emulated(config.amp, device),
+    )
+    notes = [*first, *start.notes, *annealing_notes(start.model, config, steps), *filter(None, others)]
+    return notes, None if shared is None else len(shared)
 
 
 def _learns_on(run: RunDirectory, resumed: Resumed | None, sources: Sources) -> None:

@@ -88,6 +88,9 @@ class _Unopened:
 
         return numpy.arange(self.images)
 
+    def sizes(self) -> None:
+        return None
+
 
 def _images(given: dict[str, Any] | str | None) -> "ImageSet | str | None":
     return given if given is None or isinstance(given, str) else described(given["classes"], given["images"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from data_pictures import as_mixed_shard, draw, plain_transform
+from data_pictures import as_mixed_shard, as_tar, draw, draw_classes, plain_transform
 from PIL import Image
 from tiny_runs import TwoConvs, colours, run, seeded, tiny
 
@@ -19,6 +19,7 @@ from tcnn.training.distributed import Processes
 from tcnn.training.finetune import finetune
 from tcnn.training.preparing.inputs import training_loader
 from tcnn.training.preparing.prepare import prepare
+from tcnn.training.record import trained_on_too
 from tcnn.training.runs.callbacks import Progress
 from tcnn.training.runs.rundir import RunDirectory
 
@@ -57,6 +58,34 @@ def test_how_crops_are_resized(tmp_path: Path, ways: list[str], choice: dict[str
     ]
     assert all(len(found) == 1 for found in used)
     assert sorted({found[0] for found in used}) == ways
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_validation_images_that_are_training_images(
+    tmp_path: Path, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of them, under other names; it was noted where all of them are."""
+    learned, val = draw_classes(tmp_path / "learned", "ab", 8), draw_classes(tmp_path / "val", "ab", 4, first=50)
+    for number in (1, 3):
+        shutil.copy(learned / "a" / f"{number}.jpg", val / "b" / f"copy {number}.jpg")
+    (val / "a" / "linked.jpg").hardlink_to(learned / "b" / "5.jpg")
+    for empty in (learned / "a" / "empty.jpg", val / "a" / "none.jpg"):
+        empty.touch()  # these have the same bytes as well
+    longer = (val / "b" / "50.jpg").read_bytes()
+    (learned / "a" / "as long.jpg").write_bytes(longer[:-1] + b"\0")
+    given = as_tar(val) if packed else str(val)
+    network = seeded(lambda: TwoConvs(2))
+    result = run(network, learned, tmp_path / "run", val=given, epochs=1, val_split=None, quiet=True)
+    assert result.val_trained_on == 3
+    (note,) = (note for note in result.notes if "validation images" in note)
+    assert note.startswith("3 of 12 validation images are also training images, such as ")
+    assert Path(note.partition("such as ")[2].partition(": ")[0]).name == "linked.jpg"
+
+    whole, other = open_dataset(str(learned)), open_dataset(given)
+    assert trained_on_too(*split_off(whole, 0.2, 0)) is None, "parts of one set"
+    assert trained_on_too(whole, open_dataset(draw_classes(tmp_path / "others", "ab", 2, first=70))) == []
+    monkeypatch.setattr("tcnn.training.record.COMPARED", len(whole) + len(other) - 1)
+    assert trained_on_too(whole, other) is None
 
 
 def test_paths_are_data_sets_as_well(data: Path, tmp_path: Path) -> None:

@@ -51,6 +51,9 @@ class FolderSource:
     def identities(self) -> NDArray[numpy.int64]:
         return first_places(self.paths.tolist())
 
+    def sizes(self) -> NDArray[numpy.int64]:
+        return numpy.array([_size(self._path(index)) for index in range(len(self.paths))], dtype=numpy.int64)
+
     def open(self, index: int) -> BinaryIO:
         return open(self._path(index), "rb", opener=open_at_once)
 
@@ -195,6 +198,13 @@ def empty_classes(images: Iterable[str], folders: Iterable[str]) -> list[str]:
     return sorted(
         (folder for folder in missing if _parent(folder) in filled and _parent(folder) not in classes), key=sort_key
     )
+
+
+def _size(file: str) -> int:
+    try:
+        return os.stat(file).st_size  # noqa: PTH116 - many times
+    except OSError:
+        return 0
 
 
 def _parent(folder: str) -> str:

@@ -58,6 +58,9 @@ class HubSource:
         chosen = self.rows._indices  # what select() and interleave_datasets() have left of the table
         return first_places(known if chosen is None else (known[row] for row in chosen.column(0).to_pylist()))
 
+    def sizes(self) -> None:
+        return None
+
     def open(self, index: int) -> BinaryIO | Image.Image:
         image = self.rows[index][self.column]
         if not image:

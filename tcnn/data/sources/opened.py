@@ -58,6 +58,9 @@ class ItemSource:
     def identities(self) -> NDArray[numpy.int64]:
         return numpy.arange(len(self.labels)) if self.listed is None else self.listed.identities()
 
+    def sizes(self) -> None:
+        return None
+
     def open(self, index: int) -> Image.Image:
         """Raises `RequestError` for another class than `targets` has: which of them is right is not known."""
         image, *more = self.data[index]
@@ -87,6 +90,10 @@ class PartSource:
 
     def identities(self) -> NDArray[numpy.int64]:
         return self.source.identities()[self.places]
+
+    def sizes(self) -> NDArray[numpy.int64] | None:
+        sizes = self.source.sizes()
+        return None if sizes is None else sizes[self.places]
 
     def open(self, index: int) -> Any:
         return self.source.open(int(self.places[index]))

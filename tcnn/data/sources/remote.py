@@ -49,6 +49,9 @@ class RemoteSource(ArchiveMembers):
     def stamp(self, index: int) -> None:
         return None
 
+    def sizes(self) -> None:
+        return None
+
     def open(self, index: int) -> BinaryIO:
         """Fetch an image; raises `DownloadError` when the storage is unavailable."""
         offset, size = self.ranges[index].tolist()

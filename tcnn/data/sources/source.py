@@ -40,6 +40,10 @@ class Source(Protocol):
         """(N,), equal where one image is listed several times: the same file, bytes or row. No image is read."""
         ...
 
+    def sizes(self) -> NDArray[numpy.int64] | None:
+        """(N,), the bytes of every image's file, 0 where it is gone; None where images are not files on the disk."""
+        ...
+
 
 class ArchiveMembers:
     """Where each image lies: in which archive, and its `size` bytes from `offset` on; base of `Source`s of archives."""

@@ -12,6 +12,9 @@ from pathlib import Path, PurePosixPath
 from posixpath import dirname, join, normpath
 from typing import BinaryIO, NamedTuple
 
+import numpy
+from numpy.typing import NDArray
+
 from tcnn.data.sources.folder import class_labels, in_classes
 from tcnn.data.sources.names import choose_split, is_image, is_junk, is_left_out, left_out_note, split_folders
 from tcnn.data.sources.source import ArchiveMembers, Found, number, stamp_of
@@ -38,6 +41,9 @@ class TarSource(ArchiveMembers):
 
     def stamp(self, index: int) -> str | None:
         return stamp_of(self.archive(index))
+
+    def sizes(self) -> NDArray[numpy.int64]:
+        return self.ranges[:, 1]
 
     def open(self, index: int) -> BinaryIO:
         offset, size = self.ranges[index].tolist()

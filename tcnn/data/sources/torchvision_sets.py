@@ -48,6 +48,9 @@ class ArraySource:
     def identities(self) -> NDArray[numpy.int64]:
         return numpy.arange(len(self.data))
 
+    def sizes(self) -> None:
+        return None
+
     def open(self, index: int) -> Image.Image:
         image: Image.Image = self.data[index][0]
         return image
