@@ -160,7 +160,8 @@ def unseen(
             parts[part] = name
         else:
             trained_on.append(name)
-            lost += [name] * all(one.val_split and not _unchanged(one, prints) for one in here)
+            known = prints._replace(listings=prints.listings | {None})
+            lost += [name] * all(one.val_split and not _unchanged(one, known) for one in here)
     if len(parts) > 1:
         one, other = list(parts.values())[:2]
         raise RequestError(

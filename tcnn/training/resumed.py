@@ -117,8 +117,8 @@ def _continued(
     """
     earlier = list(before.get("earlier", record["earlier"]))
     same_part = _same_part(before, record)
-    for until_now in trainings_in(before)[:1]:
-        if not same_part and until_now._asdict() not in earlier:
+    for until_now, *others in filter(None, [trainings_in({**before, "earlier": earlier})]):
+        if not same_part and until_now not in others:  # an earlier release has recorded less of each
             earlier.insert(0, until_now._asdict())
     config = dict(record["config"])
     found = {**record, "earlier": earlier, "config": config, "weights": before.get("weights", record["weights"])}

@@ -149,6 +149,11 @@ def seen_before(comparison: Comparison) -> tuple[str, ...]:
         f"{model} was trained on these images: its accuracy says nothing about images that it has not seen."
         for model in comparison.trained_on
     ]
+    notes += [
+        f"Nothing tells which of them the training of {model} had held out, as a file name, a class or the order of "
+        "the images is another one now."
+        for model in comparison.part_lost
+    ]
     return tuple(notes)
 
 

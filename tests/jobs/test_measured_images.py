@@ -1,6 +1,7 @@
 """An evaluation on a data set that is not divided: the result says which images were measured, and who knew them."""
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,6 +72,19 @@ def test_what_was_measured(
     seen = [f"{job} was trained on these images: its accuracy says nothing about images that it has not seen."
             for job in trained_on]  # fmt: skip
     assert list(result.notes) == held + seen
+
+
+def test_a_data_set_that_was_changed_and_uploaded_again(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the model that had held a part out it is said that nothing tells which, by its job's id."""
+    again = shutil.copytree(home / "ds_1", tmp_path / "ds_4")
+    (again / "red" / "9.png").rename(again / "red" / "10.png")
+    paths = {"source": str(home / "job_1" / "run" / "best.safetensors"), "dataset": str(again)}
+    result = done(tmp_path, "job_3", Kind.EVALUATE, {"job": "job_1", "dataset": "ds_4"}, paths, monkeypatch)
+    assert result.metrics is not None
+    assert (result.metrics["trained_on"], result.metrics["part_lost"]) == (["job_1"], ["job_1"])
+    assert result.notes[-1].startswith("Nothing tells which of them the training of job_1 had held out, as a file name")
 
 
 def test_an_image_that_cannot_be_read_is_named_as_the_request_names_its_data_set(

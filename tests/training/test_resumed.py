@@ -116,6 +116,19 @@ def test_a_label_that_was_corrected(here: Path, data: Path) -> None:
     assert go_on(here, 2, allow_changes=False).epochs == 2, "the next resume is compared with the new list"
 
 
+def test_a_training_that_an_earlier_release_recorded_is_listed_once(here: Path, data: Path) -> None:
+    """It recorded no list of the images, so that the same training looked like another."""
+    go_on(here, 2, seed=5)
+    file = here / "run" / "config.json"
+    record = json.loads(file.read_text())
+    first = {key: value for key, value in record["earlier"][0].items() if key != "listing"}
+    before = {key: value for key, value in record.items() if key != "listing"} | {"earlier": [first]}
+    before["config"]["seed"] = 0
+    file.write_text(json.dumps(before))
+    go_on(here, 3, seed=7)
+    assert len(json.loads(file.read_text())["earlier"]) == 1
+
+
 def test_the_record_says_what_changed_and_the_next_resume_is_compared_with_it(here: Path, data: Path) -> None:
     """config.json and the report had the first settings for ever."""
     go_on(here, 2, seed=5)
