@@ -6,15 +6,17 @@ a ≤ n of them with a positional part, d head width, G groups.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from tcnn.config import PositionKind
+from tcnn.errors import UnsupportedLayerError
 from tcnn.layers.base import TEMPERATURES, AttentionLayer
 from tcnn.layers.functional import convolution_and_attention
 from tcnn.layers.gpsa import GPSA2d
+from tcnn.layers.shards import is_sharded
 from tcnn.layers.terms import kinds as terms
 from tcnn.layers.terms import scopes
 from tcnn.layers.terms.parameters import is_identity
@@ -91,6 +93,7 @@ class FoldedGPSA2d(AttentionLayer):
     """
 
     weight: nn.Parameter | None
+    _is_loading: bool = False
 
     def __init__(
         self,
@@ -177,6 +180,26 @@ class FoldedGPSA2d(AttentionLayer):
             tensor.copy_(given)
         trainable = any(parameter.requires_grad for parameter in layer.parameters())
         return folded.requires_grad_(trainable).train(layer.training)
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """As `nn.Module`; raises `UnsupportedLayerError` for another ``weight`` beside heads that attend.
+
+        What merges a batch norm into a convolution sets it, and would scale the output of some heads alone.
+        """
+        there = name == "weight" and self._parameters.get(name) is not None
+        if there and self.heads and not self._is_loading and not (param is not None and is_sharded(param)):
+            raise UnsupportedLayerError(
+                f"FoldedGPSA2d: its weight is the filter of some heads only, and {self.heads} more attend, with "
+                "filters in `proj`; change both in place, or leave a batch norm beside the layer"
+            )
+        super().register_parameter(name, param)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._is_loading = True  # with ``assign=True`` that sets all parameters
+        try:
+            super()._load_from_state_dict(*args, **kwargs)
+        finally:
+            self._is_loading = False
 
     def forward(self, input: Tensor) -> Tensor:
         tensors = replace(self.tensors, bias=None if self.weight is not None else self.bias) if self.heads else None

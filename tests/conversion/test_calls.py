@@ -4,6 +4,7 @@ and ask them for their filter's dtype, shape and values, or for what attention h
 import copy
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 import tcnn
 from tcnn.errors import RequestError, UnsupportedLayerError
 from tcnn.layers import GPSA2d
+from tcnn.layers.folded import FoldedGPSA2d
 
 ROUNDING = 1e-12
 """Relative, in float64. Measured: 3e-16."""
@@ -109,6 +111,40 @@ def test_what_replaces_a_filter_is_told_where_it_is(tool: str, made: Callable[..
         assert torch.equal(found(x), expected)
     with pytest.raises(KeyError, match=r"^'other'$"):
         layer._parameters["other"]
+
+
+def norm() -> nn.BatchNorm2d:
+    made = nn.BatchNorm2d(6, dtype=torch.float64).eval()
+    with torch.no_grad():
+        made.weight.uniform_(0.5, 2)
+    return made
+
+
+def test_another_filter_beside_heads_that_attend_is_refused() -> None:
+    """Merged into the filter alone, a batch norm left the attention unscaled: outputs were wrong, without a word."""
+    source = ByName().double().eval()
+    model = tcnn.convert(source, input_size=(16, 12)).model
+    with torch.no_grad():
+        model.conv.gating_param[:4] = -3
+    folded: Any = tcnn.fold(model, source=source).model.eval()
+    with pytest.raises(UnsupportedLayerError, match=r"^FoldedGPSA2d: its weight .* some heads only, and 4 more attend"):
+        fuse_conv_bn_eval(folded.conv, norm())
+    expected = folded(IMAGES)
+    again = copy.deepcopy(folded)
+    again.load_state_dict({name: tensor.clone() for name, tensor in folded.state_dict().items()}, assign=True)
+    assert torch.equal(again(IMAGES), expected)
+    prune.remove(prune.identity(again.conv, "weight"), "weight")
+    assert torch.equal(again(IMAGES), expected)
+
+
+def test_a_batch_norm_merges_into_a_folded_layer_without_attention() -> None:
+    """Whose W_val stays before its filter."""
+    layer, after, x = GPSA2d(8, 6, 3, groups=2, dtype=torch.float64), norm(), torch.randn(2, 8, 7, 5).double()
+    with torch.no_grad():
+        layer.value.add_(0.1)
+    folded = FoldedGPSA2d.from_gpsa2d(layer, ["convolution"] * 9, list(range(9))).eval()
+    merged = fuse_conv_bn_eval(folded, after)  # type: ignore[type-var]
+    assert relative_error(after(folded(x)), merged(x)) < ROUNDING
 
 
 def test_a_fused_layer_that_has_lost_its_filter_says_so() -> None:
