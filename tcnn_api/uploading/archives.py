@@ -23,7 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
-from tcnn.data.sources.names import is_image, is_junk
+from tcnn.data.sources.names import is_image, is_junk, is_left_out
 from tcnn.errors import RequestError, StorageError, one_line, shorten
 from tcnn.files import storage_errors
 from tcnn_jobs.confined.room import Bounds
@@ -111,19 +111,22 @@ class Counted:
         return data
 
 
-def unpack(archive: Path, target: Path, limits: Limits) -> None:
+def unpack(archive: Path, target: Path, limits: Limits) -> list[str]:
     """Unpack the images of an archive, in their folders, into `target`, which is made.
 
-    Raises `ArchiveError` with one line, `BytesExceeded` for more than the tenant may store, `StorageError` when the
-    disk is full; what was written so far is left there.
+    Returns the names of what is left out and may be missed (`is_left_out`). Raises `ArchiveError` with one line,
+    `BytesExceeded` for more than the tenant may store, `StorageError` when the disk is full; what was written so far is
+    left there.
     """
     budget = Budget(limits, archive.stat().st_size)
     seen: dict[str, str] = {}
+    left_out: list[str] = []
     with storage_errors(Path("the data set")), archive.open("rb") as file:
         target.mkdir()
         try:
             for entry in _entries(file, budget):
-                _keep(entry, target, seen, budget)
+                name = _keep(entry, target, seen, budget)
+                left_out += [name] * (entry.open is not None and is_left_out(name))
         except (ArchiveError, StorageError):
             raise
         except _DAMAGE as error:
@@ -132,6 +135,7 @@ def unpack(archive: Path, target: Path, limits: Limits) -> None:
             if error.errno is None:  # how gzip and bz2 speak of damage
                 raise ArchiveError(f"not a whole archive ({one_line(error)}); pack and send it again") from error
             raise
+    return left_out
 
 
 def safe_parts(name: str) -> list[str]:
@@ -153,10 +157,12 @@ def safe_parts(name: str) -> list[str]:
     return parts
 
 
-def _keep(entry: Entry, target: Path, seen: dict[str, str], budget: Budget) -> None:
+def _keep(entry: Entry, target: Path, seen: dict[str, str], budget: Budget) -> str:
+    """Write an entry, if it is an image; returns its name in the target."""
     parts = safe_parts(entry.name)
-    if is_junk("/".join(parts)):
-        return
+    name = "/".join(parts)
+    if is_junk(name):
+        return name
     image = entry.open is not None and is_image(parts[-1] if parts else "")
     for depth in range(1, len(parts) + 1):
         _no_collision("/".join(parts[:depth]), seen)
@@ -174,6 +180,7 @@ def _keep(entry: Entry, target: Path, seen: dict[str, str], budget: Budget) -> N
         if error.errno in _CLASHES:
             raise ArchiveError(f"{shorten(ascii(entry.name), 100)} is there twice; keep one of them") from error
         raise
+    return name
 
 
 def _no_collision(path: str, seen: dict[str, str]) -> None:

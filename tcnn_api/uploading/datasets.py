@@ -2,11 +2,12 @@
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tcnn.characters import fault
-from tcnn.data.sources.folder import class_labels, split_folder, walk
+from tcnn.data.sources.folder import class_labels, in_classes, split_folder, walk
 from tcnn.data.sources.names import SPLITS, canonical
 from tcnn.data.sources.source import number
 from tcnn.errors import RequestError
@@ -19,22 +20,24 @@ HERE = "the archive"
 def unpack_and_describe(archive: str, target: str, limits: str) -> dict[str, Any]:
     """For `tcnn_jobs.confined.process`: unpack, and say what is there; `limits` is a JSON list."""
     files, unpacked, ratio, kept = json.loads(limits)
-    unpack(Path(archive), Path(target), Limits(files, unpacked, ratio, Bounds(*kept)))
-    found = describe(Path(target))
+    others = unpack(Path(archive), Path(target), Limits(files, unpacked, ratio, Bounds(*kept)))
+    found = describe(Path(target), others)
     found["bytes"] = sum(path.stat().st_size for path in Path(target).rglob("*") if path.is_file())
     os.sync()  # a data set that was accepted must survive a power cut
     return found
 
 
-def describe(root: Path) -> dict[str, Any]:
+def describe(root: Path, others: Sequence[str] = ()) -> dict[str, Any]:
     """`classes` in the order of their indices, the number of `images`, and the `splits` with theirs, {} if undivided.
 
-    Raises `RequestError` if it cannot be trained on or evaluated with: nothing in it, one class, an empty class, a
-    class in validation that training has not.
+    `left_out` is the number of the `others`, files that were not unpacked, that lie in class folders. Raises
+    `RequestError` if it cannot be trained on or evaluated with: nothing in it, one class, an empty class, a class in
+    validation that training has not.
     """
     folders = _folders(root)
     first = next(iter(folders))  # training, where there is any: only its empty class folders are a mistake
-    found = {split: _labels(folder, split, complete=split == first) for split, folder in folders.items()}
+    left_out = {split: _inside(others, root, folder) for split, folder in folders.items()}
+    found = {split: _labels(folder, split, split == first, left_out[split]) for split, folder in folders.items()}
     classes, _ = number(found[first])
     for split, labels in found.items():
         if unknown := sorted(set(labels) - set(classes)):
@@ -49,6 +52,7 @@ def describe(root: Path) -> dict[str, Any]:
     return {
         "classes": list(classes),
         "images": sum(map(len, found.values())),
+        "left_out": sum(map(len, left_out.values())),
         "splits": {split: len(labels) for split, labels in found.items() if split is not None},
     }
 
@@ -85,8 +89,14 @@ def _folders(root: Path) -> dict[str | None, Path]:
     return folders
 
 
-def _labels(folder: Path, split: str | None, complete: bool) -> list[str]:
+def _inside(others: Sequence[str], root: Path, folder: Path) -> list[str]:
+    """Those of the files that lie in class folders of a split, as seen from its folder."""
+    start = "" if folder == root else f"{folder.relative_to(root)}/"
+    return in_classes([name.removeprefix(start) for name in others if name.startswith(start)], None)
+
+
+def _labels(folder: Path, split: str | None, complete: bool, others: Sequence[str]) -> list[str]:
     """The class of every image."""
     images, folders, _ = walk(folder)
     where = HERE if split is None else f"{HERE}: {split}/"
-    return [label for _, label in class_labels(images, folders, where, complete)]
+    return [label for _, label in class_labels(images, folders, where, complete, others)]

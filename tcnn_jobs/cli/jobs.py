@@ -210,7 +210,7 @@ def upload(
     as_json: AsJson = False,
 ) -> None:
     """Upload a data set, a checkpoint or a CNN's weights; prints the id to use in jobs."""
-    from tcnn_jobs.cli.named import FileKind, in_run, kind_of
+    from tcnn_jobs.cli.named import FileKind, in_run, kind_of, left_out
 
     path = in_run(path)
     kind = kind_of(path)
@@ -231,6 +231,8 @@ def upload(
     }
     typer.echo(found["id"])
     typer.echo(about[kind](), err=True)
+    if kind is FileKind.DATASET and (note := left_out(path, found)):
+        typer.echo(note, err=True)
 
 
 def _print_status(job: "Json", as_json: bool) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tcnn.formatting import some
+
 if TYPE_CHECKING:
     from tcnn_jobs.client.client import Client
     from tcnn_jobs.client.connection import Json
@@ -39,7 +41,22 @@ def dataset_of(client: "Client", given: str, key: str | None) -> str:
     path = Path(given)
     if re.fullmatch(r"ds_[0-9a-z]+", given) or not (path.is_dir() or path.is_file()):
         return given
-    return _announced(path, client.upload_dataset(path, _own_key(key, path)))
+    uploaded = client.upload_dataset(path, _own_key(key, path))
+    id = _announced(path, uploaded)
+    if note := left_out(path, uploaded):
+        typer.echo(f"{path}: {note}", err=True)
+    return id
+
+
+def left_out(path: Path, uploaded: "Json") -> str | None:
+    """A note of files that are in no data set of the server: of a folder they are not sent, of an archive not kept."""
+    if path.is_dir():
+        from tcnn.data.sources.folder import in_classes, walk
+        from tcnn.data.sources.names import left_out_note
+
+        return left_out_note(in_classes(walk(path).others, None))
+    count = uploaded.get("left_out")  # which a server of an older version does not say
+    return f"left out: {some(count, 'file')} without the extension of an image" if count else None
 
 
 def weights_of(client: "Client", given: str | None, key: str | None) -> dict[str, str]:

@@ -52,6 +52,7 @@ function facts(one) {
   const splits = Object.entries(one.splits).map(([name, images]) => [SPLITS[name] ?? name, `${count(images)} (${percent(images / one.images, 0)})`]);
   return h("section", { class: "card" }, h("h2", {}, "Details"), h("dl", { class: "facts" }, [
     ["Images", count(one.images)], ["Classes", count(one.classes.length)],
+    ...(one.left_out ? [["Left out", `${count(one.left_out)} without the extension of an image`]] : []),
     ...(splits.length ? splits : [["Splits", "None: a part is held out when a model is trained on it"]]),
     ["Archive", bytes(one.size)], ["Uploaded", date(one.created_at)], ["SHA-256", h("code", { title: one.sha256 }, `${one.sha256.slice(0, 12)}…`)],
   ].map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value)))));

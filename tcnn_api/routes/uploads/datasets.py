@@ -26,7 +26,7 @@ SECONDS = 3600
 ID = "ds_0123456789abcdef01234567"
 EXAMPLE: dict[str, Any] = {
     "id": ID, "tenant": "alice", "name": "pets.zip", "classes": ["cat", "dog"],
-    "images": 60, "splits": {"train": 50, "val": 10},
+    "images": 60, "splits": {"train": 50, "val": 10}, "left_out": 0,
     "size": 1234567, "sha256": SHA256, "created_at": "2026-11-21T12:00:00.123Z",
 }  # fmt: skip
 
@@ -42,6 +42,10 @@ class DatasetView(BaseModel):
     classes: list[str] = Field(description="Classes in the order of their indices.")
     images: int
     splits: dict[str, int] = Field(description="Images in train, val and test; empty if there are no splits.")
+    left_out: int = Field(
+        description="Files in class folders that are not kept, as they do not have the extension of an image; what "
+        "usually accompanies images (.txt, .json, …) is not counted."
+    )
     size: int = Field(description="Size of the archive in bytes.")
     sha256: str = Field(description="SHA-256 of the archive.")
     created_at: str
@@ -50,8 +54,9 @@ class DatasetView(BaseModel):
     def of(cls, upload: Upload) -> "DatasetView":
         """As its owner sees it."""
         found = {name: upload.details[name] for name in ("classes", "images", "splits")}
+        left_out = upload.details.get("left_out", 0)  # not known of those that an older version has accepted
         return cls(id=upload.id, tenant=upload.owner, name=upload.name, size=upload.size, sha256=upload.sha256,
-                   created_at=iso(upload.created_at), **found)  # fmt: skip
+                   created_at=iso(upload.created_at), left_out=left_out, **found)  # fmt: skip
 
 
 class DatasetList(Page):

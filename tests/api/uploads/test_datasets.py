@@ -80,16 +80,19 @@ class TestAccepted:
     def test_splits_in_one_wrapping_folder(self, client: httpx.Client, tmp_path: Path) -> None:
         draw_classes(tmp_path / "a/pets/train", ["cat", "dog"], 4)
         draw_classes(tmp_path / "a/pets/val", ["dog"], 2)
+        for name in ("1.heic", "train/2.heic", "train/cat/3.heic", "val/dog/4.heic"):
+            (tmp_path / "a/pets" / name).touch()
         body = send(client, pack(tmp_path / "a", tmp_path / "a.tar.gz")).json()
         assert (body["classes"], body["images"], body["splits"]) == (["cat", "dog"], 10, {"train": 8, "val": 2})
+        assert body["left_out"] == 2  # the others lie in no class folder
 
     def test_junk_and_other_files_are_left_behind(self, client: httpx.Client, server: Server, tmp_path: Path) -> None:
         folder = draw_classes(tmp_path / "pets", ["cat", "dog"])
-        for name in ("README.md", "cat/notes.txt", "cat/.DS_Store", "Thumbs.db", "run.py"):
+        for name in ("README.md", "cat/notes.txt", "cat/.DS_Store", "Thumbs.db", "run.py", "cat/1.heic", "dog/2"):
             (folder / name).write_text("no image")
         draw(folder / "__MACOSX/cat/._1.jpg")
         body = send(client, pack(folder, tmp_path / "pets.zip")).json()
-        assert (body["classes"], body["images"]) == (["cat", "dog"], 6)
+        assert (body["classes"], body["images"], body["left_out"]) == (["cat", "dog"], 6, 2)
         assert {Path(name).suffix for name in server.files() if Path(name).suffix} == {".jpg"}
 
     def test_names_in_other_scripts(self, client: httpx.Client, tmp_path: Path) -> None:
@@ -116,15 +119,16 @@ class TestRefused:
             (["cat/1.jpg", "dog/notes.txt", "cow/1.jpg"], "no images in class folder dog"),
             (["train/cat/1.jpg", "train/dog/1.jpg", "val/cow/1.jpg"], "val/ has class 'cow', which train/ has not"),
             (["cat/notes.txt", "dog/notes.txt"], "found folders without images"),
+            (["x/cat/1.heic", "x/dog/1.heic"], "found 2 files without the extension of an image, such as cat/1.heic"),
         ],
-        ids=["empty", "flat", "one", "hollow", "foreign", "texts"],
+        ids=["empty", "flat", "one", "hollow", "foreign", "texts", "others"],
     )
     def test_what_cannot_be_trained_on(self, refused: Refused, tmp_path: Path, files: list[str], words: str) -> None:
         (tmp_path / "a").mkdir()
         for name in files:
             path = tmp_path / "a" / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("not looked into") if name.endswith("txt") else draw(path)
+            path.write_text("not looked into") if name.endswith(("txt", "heic")) else draw(path)
         assert words in refused("/datasets", pack(tmp_path / "a", tmp_path / "a.zip"))
 
     def test_other_bodies(self, client: httpx.Client, pets: Path) -> None:

@@ -3,6 +3,7 @@ Server-Sent Events as they come back.
 """
 
 import io
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -116,6 +117,16 @@ class TestUploads:
         model, data = (line.rpartition(" ")[2] for line in refused.err.splitlines()[:2])
         assert (model[:5], data[:3]) == ("ckpt_", "ds_")
         assert "epoch" in run("submit", "finetune", model, "--data", data, "--set", "epoch=1").error(2)
+
+    def test_what_is_not_sent_or_not_kept_is_said(self, run: Run, tmp_path: Path) -> None:
+        folder = colours(tmp_path / "photos", 3, ("red", "blue"))
+        for name in ("blue/1.heic", "red/1.txt"):
+            (folder / name).touch()
+        note = "left out: 1 file without the extension of an image"
+        assert run("upload", folder).err == f"6 images of 2 classes\n{note}, such as blue/1.heic\n"
+        packed = shutil.make_archive(str(folder), "zip", folder)
+        assert run("upload", packed).err == f"6 images of 2 classes\n{note}\n"
+        assert f"{packed}: {note}\n" in run("submit", "finetune", "none", "--data", packed).err
 
     def test_an_upload_that_is_refused(self, run: Run, tmp_path: Path) -> None:
         assert "at least two class folders" in run("upload", colours(tmp_path / "x", 1, ("red",))).error(2)
