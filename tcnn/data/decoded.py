@@ -94,7 +94,7 @@ def in_memory(data: ImageSet, file: Path) -> ImageSet:
     keys = data.keys()
     packed = None if keys is None else pack_names(keys)
     source = DecodedSource(file, shapes, pack_names(names), data.mode, packed, data.identities().numpy())
-    return ImageSet(source, data.class_names, data.targets, data.mode, data.split)
+    return ImageSet(source, data.class_names, data.targets, data.mode, data.split, left_out=data.left_out)
 
 
 def _write(data: ImageSet, index: int, handle: Any) -> tuple[int, int]:

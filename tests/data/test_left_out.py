@@ -12,6 +12,7 @@ from data_pictures import as_tar, classes_of, draw, draw_classes, picture
 from PIL import Image
 from tiny_runs import TwoConvs, run
 
+from tcnn.data.decoded import in_memory
 from tcnn.data.image_set import open_dataset
 from tcnn.data.sources.names import EXTENSIONS, FORMATS, is_image
 from tcnn.errors import RequestError
@@ -53,10 +54,11 @@ def test_images_of_every_format_are_found(tmp_path: Path, pack: Callable[[Path],
 
 
 @pytest.mark.parametrize("pack", [str, as_tar])
-def test_what_is_left_out_is_said(folder: Path, pack: Callable[[Path], str]) -> None:
+def test_what_is_left_out_is_said(folder: Path, pack: Callable[[Path], str], tmp_path: Path) -> None:
     data = open_dataset(pack(folder))
     assert classes_of(data) == {"cat": 4, "dog": 4}
     assert data.left_out == data.of_channels(1).left_out == data.subset([0]).left_out == NOTE
+    assert in_memory(data, tmp_path / "pixels").left_out == NOTE
     both = folder.with_name("both")
     for split in ("train", "val"):
         shutil.copytree(folder, both / split)
