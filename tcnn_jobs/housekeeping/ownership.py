@@ -40,7 +40,13 @@ def place_of(home: Home) -> Place:
     path = home.root / MARK
 
     def mark() -> str | None:
-        return (path.read_text(encoding="utf-8", errors="replace").strip() or None) if path.exists() else None
+        try:
+            return path.read_text(encoding="utf-8", errors="replace").strip() or None
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            said = (error.strerror or str(error)).lower()
+            raise EnvironmentFailure(f"{path}: cannot be read ({said}); let this user read it") from error
 
     def ids() -> set[str]:
         folders = (home.jobs, home.datasets, home.checkpoints)

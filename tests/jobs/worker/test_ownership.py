@@ -12,7 +12,7 @@ from deeds import new
 from houses import House
 from sampled import quick_on
 
-from tcnn.errors import StorageError
+from tcnn.errors import EnvironmentFailure, StorageError
 from tcnn_api import serve
 from tcnn_api.settings import ApiSettings
 from tcnn_jobs.artifacts.layout import MARK
@@ -139,6 +139,13 @@ def test_a_home_on_a_full_disk_is_used_without_a_mark(house: House) -> None:
 
     check(place_of(house.home)._replace(put=put), house.store)
     assert not (house.home.root / MARK).exists()
+
+
+def test_a_mark_that_cannot_be_read_is_one_line(house: House) -> None:
+    owned(house)
+    (house.home.root / MARK).mkdir()
+    with pytest.raises(EnvironmentFailure, match=r"database\.id: cannot be read \(is a directory\)"):
+        check(place_of(house.home), house.store)
 
 
 def test_names_that_are_none_of_ours_stay(house: House, sweep: Callable[..., Chores]) -> None:
