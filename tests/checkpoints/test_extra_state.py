@@ -19,6 +19,7 @@ from tcnn.checkpoints import checkpoint
 from tcnn.errors import CheckpointError, RequestError
 from tcnn.state import is_plain
 from tcnn.training.baseline import baseline_start
+from tcnn.training.preparing.prepare import prepare
 from tcnn.training.recipe.optim import create_optimizer
 from tcnn.training.runs.resume import Position, read_point, restore, save_point
 from tcnn.workflows.pipeline import convert_to_file
@@ -117,6 +118,15 @@ def test_weights_of_ones_own_keep_them(tmp_path: Path) -> None:
 def test_a_cnn_beside_a_t_cnn_starts_with_the_same_tensors() -> None:
     start = baseline_start(net(("cat", "dog")), tcnn.FinetuneConfig(size=(16, 16)), ["cat", "dog"])
     assert start.model.get_submodule("head").labels == ("cat", "dog")
+
+
+def test_an_average_of_them_is_refused_before_the_first_step() -> None:
+    with pytest.raises(
+        RequestError, match=r"^ema: .* to average, found head\._extra_state, the extra state of a module"
+    ):
+        prepare(net("cat"), tcnn.FinetuneConfig(size=(16, 16), ema=0.9), ["cat", "dog"])
+    average = prepare(net(torch.ones(2)), tcnn.FinetuneConfig(size=(16, 16), ema=0.9), ["cat", "dog"])
+    assert torch.equal(average.model.get_submodule("head").labels, torch.ones(2))
 
 
 @pytest.mark.parametrize("verb", [tcnn.fold, tcnn.fuse], ids=["folded", "fused"])

@@ -21,6 +21,7 @@ from tcnn.models.checks import refuse_computed, refuse_other_dtypes
 from tcnn.models.copying import copied
 from tcnn.models.running import gpsa_layers
 from tcnn.models.trace import check_size, input_shape, parameter_count
+from tcnn.state import parts
 from tcnn.training.preparing.classes import check_outputs, fit_classes, notes_of_files, set_metadata
 from tcnn.training.preparing.converted import conversion_at, refuse_conversion, refuse_convolution
 from tcnn.training.preparing.settings import drop_path_for, size_for
@@ -83,7 +84,7 @@ def prepare(
             model, origin = _load_checkpoint(Path(source), config, notes)
         else:
             model = _build_model(str(source), config, pretrained, weights, notes)
-        refuse_other_dtypes(model, "fine-tune")
+        _refuse_untrainable(model, config)
         if config.init != "default":
             initialise_untrained(model, config, pretrained or weights is not None or origin is not None)
         record = getattr(model, "conversion_report", None)
@@ -230,6 +231,16 @@ def _without_drop_path(name: str, config: FinetuneConfig, notes: list[str]) -> N
         raise RequestError(f"drop_path: {name} has no stochastic depth; set drop_path to 0")
     if config.drop_path is None:
         notes.append(f"{name} has no stochastic depth, so none is used")
+
+
+def _refuse_untrainable(model: nn.Module, config: FinetuneConfig) -> None:
+    """Raise `RequestError` for a model with a state that cannot be trained, or be averaged if it should be."""
+    refuse_other_dtypes(model, "fine-tune")
+    if config.ema is not None and (extra := parts(model.state_dict()).extra):
+        raise RequestError(
+            f"ema: expected a model of tensors to average, found {min(extra)}, the extra state of a module; leave ema "
+            "out, or let get_extra_state return a tensor"
+        )
 
 
 def _check_drop_path(model: nn.Module, config: FinetuneConfig, notes: list[str]) -> None:
