@@ -23,6 +23,7 @@ from torch import nn
 from tcnn.config import ConversionConfig, build
 from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError, WeightsError, shorten
 from tcnn.networks import attentive
+from tcnn.state import parts
 from tcnn.wording import asked_in_python
 from tcnn.zoo import catalogue
 from tcnn.zoo.catalogue import registered_name
@@ -106,7 +107,7 @@ def _create(
                 pretrained_cfg=own,
                 num_classes=getattr(model, "num_classes", 0),
                 in_chans=kwargs.get("in_chans", 3),
-                filter_fn=_for_extractor if features else None,
+                filter_fn=_for_extractor if features else _of_its_versions,
                 cache_dir=cache_dir,
             )
     if anneal_steps is not None:
@@ -151,6 +152,11 @@ def _convert_features(base: str, source: nn.Module, config: ConversionConfig, kw
     return model
 
 
+def _of_its_versions(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+    """A state dict as of the model's own versions of modules: timm reads a file's tensors alone."""
+    return parts(state).to_load(model.state_dict())
+
+
 def _for_extractor(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
     """Rename a classifier's state dict for its feature extractor, and leave out what the extractor does not have."""
     from tcnn.conversion.stages import match_names
@@ -159,7 +165,7 @@ def _for_extractor(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
     found = {name: state[own] for name, own in match_names(state, expected).items()}
     if missing := [name for name in expected if name not in found]:
         raise WeightsError(f"{missing[0]}: in the feature extractor, not in the weights of its T-CNN")
-    return found
+    return _of_its_versions(found, model)
 
 
 def _on_request(

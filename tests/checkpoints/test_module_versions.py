@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -124,6 +125,22 @@ def test_a_resume_point_keeps_them(tmp_path: Path) -> None:
     point = read_point(save_point(tmp_path, Position(), model, optimizer, None, {}, 1))
     with pytest.raises(CheckpointError, match="does not fit Sequential: expected version 1 or 2"):
         restore(point, model, optimizer, None, scaler)
+
+
+def test_timm_loads_a_directory_as_of_those_that_are_installed(
+    lively: Callable[..., nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, seen = type(lively()), []
+
+    def note(self: nn.Module, state: dict[str, Any], prefix: str, metadata: dict[str, Any], *rest: Any) -> None:
+        seen.append(metadata["version"])
+        nn.Module._load_from_state_dict(self, state, prefix, metadata, *rest)
+
+    monkeypatch.setattr(kind, "_version", 2)
+    monkeypatch.setattr(kind, "_load_from_state_dict", note)
+    place = tcnn.save_directory(tcnn.convert(lively()).model, tmp_path / "hub")
+    timm.create_model(f"local-dir:{place}", pretrained=True)
+    assert seen == [2]
 
 
 @pytest.mark.parametrize("prefix", ["", "module."])
