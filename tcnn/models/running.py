@@ -25,8 +25,6 @@ beyond a table of positions; timm asserts the size of its patches; `EmptyMapErro
 """
 OTHERS = (NotImplementedError, RecursionError, torch.OutOfMemoryError)
 """Kinds of RuntimeError that have nothing to do with shapes."""
-OF_CHANNELS = re.compile(r"to have (\d+) channels, but got (\d+) channels instead")
-"""What a convolution says of a map with other channels than its weight has."""
 OF_FLOAT64 = re.compile("double|float64", re.IGNORECASE)
 """What PyTorch's errors of numbers that are not of one precision name, in many wordings, where one is float64."""
 COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
@@ -178,11 +176,6 @@ def failure(model: nn.Module, shape: Sequence[int], error: Exception, advice: st
     told = shorten(first, 160) or type(error).__name__
     if out_of_memory(error):
         return EnvironmentFailure(f"out of memory: {name} on an image of {size}; choose a smaller size")
-    if (wanted := OF_CHANNELS.search(str(error))) and int(wanted[2]) == shape[0]:
-        return RequestError(
-            f"{name} does not run on an image of {size} ({told}); if it is for images of {wanted[1]} channels, set "
-            f"model.in_chans = {wanted[1]}"
-        )
     if refuses_size(error):
         return RequestError(f"{name} does not run on an image of {size} ({told}); {advice}")
     return RequestError(

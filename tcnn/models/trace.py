@@ -5,6 +5,7 @@ even for the largest models. A model that cannot run there (it reads values, or 
 parameters nor buffers) is traced on its own device."""
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -41,7 +42,6 @@ class Span(NamedTuple):
 
 
 Found = TypeVar("Found")
-
 
 _SAME_SHAPE = frozenset(
     (F.relu, torch.relu, F.relu6, F.leaky_relu, F.gelu, F.silu, F.hardswish, torch.sigmoid, F.dropout)
@@ -202,7 +202,15 @@ def _forward_in_place(model: nn.Module, shape: tuple[int, ...], look: Callable[[
         with evaluating(model):
             return look(model, torch.zeros(shape, device=reference.device, dtype=reference.dtype))
     except Exception as error:
-        raise failure(model, shape[1:], error, "choose another input size") from error
+        raise failure(model, shape[1:], error, _advice(error, shape[1])) from error
+
+
+def _advice(error: Exception, channels: int) -> str:
+    """What to do where a model does not run on an image of so many channels, of which a convolution may speak."""
+    wanted = re.search(rf"to have (\d+) channels, but got {channels} channels instead", str(error))
+    if wanted is not None:
+        return f"if it is for images of {wanted[1]} channels, set model.in_chans = {wanted[1]}"
+    return "choose another input size"
 
 
 @torch.no_grad()
