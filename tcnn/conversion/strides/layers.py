@@ -4,13 +4,15 @@ Each shares its weights with the layer that it replaces. Which layers need one i
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from timm.layers import BlurPool2d
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tcnn.conversion.carry import copy_with
-from tcnn.errors import UnsupportedLayerError
+from tcnn.errors import UnsupportedLayerError, one_line, shorten
 from tcnn.layers.filters import padding_of, pair, unknown
 from tcnn.layers.terms.positions import Pair
 from tcnn.models.trace import Step, meta_copy, trace
@@ -45,6 +47,7 @@ def strideless_layers(model: nn.Module, removal: StrideRemoval) -> dict[str, nn.
     if way == "keep" or (removal.removed and all(_is_at_stride_one(modules.get(name)) for name in removal.removed)):
         return {}
     layers: dict[str, nn.Module] = {}
+    full = not any(_shrinks(modules.get(name)) for name in removal.removed)
     for name in dict.fromkeys((*removal.removed, *removal.dilated)):
         layer = modules.get(name)
         if layer is None:
@@ -52,20 +55,40 @@ def strideless_layers(model: nn.Module, removal: StrideRemoval) -> dict[str, nn.
         if name in removal.dilated:
             layer = _dilated(name, layer, removal.dilated[name])
         if name in removal.removed:
-            layer = _at_stride_one(name, layer, way)
+            layer = _at_stride_one(name, layer, way, full)
         layers[name] = layer
     return layers
 
 
 def steps_without(model: nn.Module, removal: StrideRemoval, size: Pair | None) -> list[Step]:
     """The steps of the model without its stride; raises `UnsupportedLayerError` where it does not run without."""
-    layers = strideless_layers(model, removal)
+    bare = copy_with(meta_copy(model), strideless_layers(model, removal))
     try:
-        return trace(copy_with(meta_copy(model), layers), size)
+        return trace(bare, size)
     except Exception as error:
+        where = _failing(bare, size)
         raise UnsupportedLayerError(
-            f"stride={removal.way}: {type(model).__name__} does not run without its last stride; use stride=keep"
+            f"stride={removal.way}: {where and f'{where}: '}{type(bare.get_submodule(where)).__name__} does not run "
+            f"on maps without that stride ({shorten(one_line(error.__cause__ or error), 240)}); use stride=keep"
         ) from error
+
+
+def _failing(model: nn.Module, size: Pair | None) -> str:
+    """The name of the innermost module that does not run to its end; empty for the model itself."""
+    running: list[str] = []
+
+    def begin(name: str) -> None:
+        running.append(name)
+
+    def end() -> None:
+        running.pop()
+
+    for name, module in model.named_modules():
+        module.register_forward_pre_hook(lambda m, args, name=name: begin(name))
+        module.register_forward_hook(lambda m, args, out: end())
+    with suppress(Exception):
+        trace(model, size)
+    return running[-1] if running else ""
 
 
 def shared(way: str, name: str) -> UnsupportedLayerError:
@@ -121,8 +144,8 @@ def _dilated(name: str, layer: nn.Module, factors: Pair) -> nn.Module:
     raise UnsupportedLayerError(f"stride=dilate: {name}: {reason}; use stride=keep or remove")
 
 
-def _at_stride_one(name: str, layer: nn.Module, way: Way) -> nn.Module:
-    """The layer at stride 1, in the form that ``remove`` or ``dilate`` asks for."""
+def _at_stride_one(name: str, layer: nn.Module, way: Way, full: bool) -> nn.Module:
+    """The layer at stride 1, in the form that ``remove`` or ``dilate`` asks for; `full` as for a pool."""
     if isinstance(layer, nn.Conv2d):
         return _convolution_at_stride_one(name, layer, way)
     if isinstance(layer, BlurPool2d):
@@ -131,7 +154,7 @@ def _at_stride_one(name: str, layer: nn.Module, way: Way) -> nn.Module:
         twin: Any = _twin(layer)
         twin.stride = 1
         return twin
-    pool = _pool_at_stride_one(layer, way) if isinstance(layer, nn.AvgPool2d | nn.MaxPool2d) else None
+    pool = _pool_at_stride_one(layer, way, full) if isinstance(layer, nn.AvgPool2d | nn.MaxPool2d) else None
     if pool is None:
         raise UnsupportedLayerError(
             f"stride={way}: {name}: no stride-1 form of {type(layer).__name__} is known; use stride=keep"
@@ -160,8 +183,37 @@ def _convolution_at_stride_one(name: str, conv: nn.Conv2d, way: Way) -> nn.Conv2
     raise UnsupportedLayerError(f"stride={way}: {name}: {reason}; use stride=keep")
 
 
-def _pool_at_stride_one(pool: nn.AvgPool2d | nn.MaxPool2d, way: Way) -> nn.Module | None:
-    """The pool that slides pixel by pixel, an `nn.Identity` where timm builds none, or None if neither is known."""
+def _shrinks(layer: nn.Module | None) -> bool:
+    """Whether a convolution has fewer outputs than inputs at stride 1, as a 2×2 one without padding."""
+    if not isinstance(layer, nn.Conv2d) or (padding := padding_of(layer)) == "dynamic":
+        return False
+    spans = [d * (k - 1) for k, d in zip(layer.kernel_size, layer.dilation, strict=True)]
+    return padding[2] + padding[3] < spans[0] or padding[0] + padding[1] < spans[1]
+
+
+class WholeWindows(nn.Module):
+    """What a pool gets whose windows stood side by side, so that its map at stride 1 is s times the old one.
+
+    The rest of a map that s does not divide, which no window covered, is cut off; the last pixels are repeated.
+    """
+
+    def __init__(self, stride: Pair) -> None:
+        super().__init__()
+        self.stride = stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        down, across = self.stride
+        x = x[..., : x.shape[-2] // down * down, : x.shape[-1] // across * across]
+        return F.pad(x, (0, across - 1, 0, down - 1), mode="replicate")
+
+
+def _pool_at_stride_one(pool: nn.AvgPool2d | nn.MaxPool2d, way: Way, full: bool) -> nn.Module | None:
+    """The pool that slides pixel by pixel, an `nn.Identity` where timm builds none, or None if neither is known.
+
+    Args:
+        full: whether the map is to be s times the old one, as a padded convolution's beside it is, and not a window
+            smaller, as an unpadded one's.
+    """
     kernel, margin, stride = pair(pool.kernel_size), pair(pool.padding), pair(pool.stride)
     twin: Any = _twin(pool)
     centred = all(2 * p == k - 1 for k, p in zip(kernel, margin, strict=True))
@@ -174,8 +226,9 @@ def _pool_at_stride_one(pool: nn.AvgPool2d | nn.MaxPool2d, way: Way) -> nn.Modul
     # window of two so is the mean.
     spread = max(pair(getattr(pool, "dilation", 1))) > 1  # the last pixel need not be in a window with gaps
     repeats = pool.ceil_mode and not spread and (isinstance(pool, nn.MaxPool2d) or kernel == (2, 2))
-    if any(margin) or (pool.ceil_mode and not repeats) or max(stride) > min(kernel):
+    if any(margin) or (pool.ceil_mode and not repeats) or any(s > k for s, k in zip(stride, kernel, strict=True)):
         return None
     twin.stride, twin.ceil_mode = 1, False
-    end = nn.ReplicationPad2d((0, stride[1] - 1, 0, stride[0] - 1))
-    return nn.Sequential(end, twin) if pool.ceil_mode else twin
+    if pool.ceil_mode:
+        return nn.Sequential(nn.ReplicationPad2d((0, stride[1] - 1, 0, stride[0] - 1)), twin)
+    return nn.Sequential(WholeWindows(stride), twin) if full and kernel == stride and not spread else twin
