@@ -1,7 +1,7 @@
 """How far two tensors, or all outputs of two models, lie apart: largest and relative errors, in float64.
 
 Relative errors are relative to the tensor itself, and of several outputs the worst counts: the logits' error would
-disappear beside a map of hidden features a thousand times as large. Inside a tensor, entries far greater than all
+disappear beside a map of hidden features a thousand times as large. Inside an output, entries far greater than all
 others, as a mask's −1e9 beside logits, are measured apart from them for the same reason. What is not finite has no
 size: it is compared by place and kind. Complex numbers count as two.
 """
@@ -21,8 +21,11 @@ EQUAL = ErrorStats(max_abs=0.0, relative=0.0, max_relative=0.0, cosine=1.0)
 APART = ErrorStats(max_abs=torch.inf, relative=torch.inf, max_relative=torch.inf, cosine=0.0)
 
 
-def errors(reference: Rows, other: Rows) -> ErrorStats:
-    """Error statistics of `other` against `reference`: of the entries of one scale whose error is largest.
+def errors(reference: Rows, other: Rows, by_scale: bool = False) -> ErrorStats:
+    """Error statistics of `other` against `reference`.
+
+    Args:
+        by_scale: measure entries far greater than the others apart; the statistics are those of the worse part.
 
     Infinite where shapes differ, where one is infinite or NaN and the other is not, or something else, and where all of
     `reference` is NaN. Beside a reference of zeros only zeros are right.
@@ -37,7 +40,10 @@ def errors(reference: Rows, other: Rows) -> ErrorStats:
         a, b = a[finite], b[finite]
     elif not b.isfinite().all():
         return APART
-    return max((_of_one_scale(*part) for part in _by_scale(a, b)), key=lambda found: found.worst, default=EQUAL)
+    if not a.numel():
+        return EQUAL
+    parts = _by_scale(a, b) if by_scale else [(a, b)]
+    return max((_of_one_scale(*part) for part in parts), key=lambda found: found.worst)
 
 
 def output_errors(reference: Outputs, other: Outputs) -> ErrorStats:
@@ -45,7 +51,7 @@ def output_errors(reference: Outputs, other: Outputs) -> ErrorStats:
     if len(reference) != len(other):
         return APART
     found = [
-        errors(one.rows, another.rows).model_copy(update={"output": one.name or None})
+        errors(one.rows, another.rows, by_scale=True).model_copy(update={"output": one.name or None})
         for one, another in zip(reference, other, strict=True)
     ]
     return max(found, key=lambda one: one.worst)
@@ -88,8 +94,6 @@ def _of_one_scale(a: Tensor, b: Tensor) -> ErrorStats:
 def _by_scale(a: Tensor, b: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Both without what is far greater in the first, and that apart; zeros are with the smallest."""
     size = a.abs()
-    if not a.numel():
-        return []
     if size.max() < HUGE:
         return [(a, b)]
     steps = size[size > 0].sort().values

@@ -143,3 +143,9 @@ def test_a_source_that_differs_from_itself_is_said_to() -> None:
     source = Drawing(lambda x: OWN.random()).eval()
     failure = tcnn.verify(source, tcnn.convert(source, input_size=16).model, float64=False).failure()
     assert "; Drawing differs by " in str(failure) and "from itself when it runs again: it draws ran" in str(failure)
+
+
+def test_noise_before_the_stage_is_no_reason_not_to_dilate_it() -> None:
+    source = Drawing(torch.randn_like).eval()
+    model = tcnn.convert(source, stride="dilate", input_size=16).model
+    assert tcnn.verify(tcnn.without_stride(source, stride="dilate", input_size=16), model).passed

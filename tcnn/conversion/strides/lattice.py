@@ -29,6 +29,7 @@ from tcnn.layers.terms.positions import Pair
 from tcnn.models.outputs import tensors
 from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import generator
+from tcnn.models.state import same_start
 
 TOLERANCE = 1e-3
 """Relative difference, in float32, up to which two maps differ by rounding; a tenth is little for mixed pixels."""
@@ -150,7 +151,7 @@ class _Run:
         """Run the model on noise of this shape."""
         image = _noise((1, *shape), 0, "image")
         try:
-            with self._hooked():
+            with self._hooked(), same_start(self.model):
                 output = functional_call(self.model, _values(self.model), (image,))
             self._see(Place("", input=False), output)
         except _NotComparable:
