@@ -19,7 +19,6 @@ from tcnn_jobs.engines.local import LocalEngine
 from tcnn_jobs.housekeeping import coordination, janitor
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.settings import QueueSettings
-from tcnn_jobs.store import Store
 from tcnn_jobs.worker import service
 from tcnn_jobs.worker.service import work
 
@@ -104,13 +103,11 @@ def test_a_database_that_can_only_be_read_is_away_once_and_back_once(
     house: House, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As on a full disk: steps that only read succeed all the time."""
-    house.store.close()
-    house.store = Store(house.settings.database, wait=0.02)
-    worker = house.worker("succeed()")
+    worker, patience = house.worker("succeed()"), house.store.wait
     worker.step()
 
     def steps() -> list[int]:
-        for _ in range(20):
+        for _ in range(8):
             worker.step()
             time.sleep(0.02)
         printed = "".join(capsys.readouterr())
@@ -120,7 +117,9 @@ def test_a_database_that_can_only_be_read_is_away_once_and_back_once(
     house.submit()
     with contextlib.closing(sqlite3.connect(house.store.place, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
+        house.store.wait = 0.02
         assert steps() == [1, 0]
         assert steps() == [0, 0]
         other.execute("ROLLBACK")
+        house.store.wait = patience
         assert steps() == [0, 1]
