@@ -17,7 +17,7 @@ from torch import nn
 from tcnn.checkpoints.edits import describe
 from tcnn.conversion.report import ConversionReport
 from tcnn.conversion.surgery import rebuild
-from tcnn.conversion.timm_tools import METHODS, attends
+from tcnn.conversion.timm_tools import METHODS, attends, keep_whole, mergeable_parts
 from tcnn.errors import CheckpointError, UnsupportedLayerError
 from tcnn.models.copying import copied
 from tcnn.models.running import place_of
@@ -98,9 +98,13 @@ def _merge(model: nn.Module, apart: Collection[str]) -> nn.Module:
     """A copy of a model that timm has merged but for these blocks, which can be merged later."""
     made = copied(model)
     blocks = [block for name, block in made.named_modules() if name in apart]
+    parts = [mergeable_parts(block) for block in blocks]
     place = without_data() if place_of(model).type == "meta" else nullcontext()  # where what is made for it belongs
     with place, _staying(blocks):
-        return reparameterize_model(made, inplace=True)
+        merged = reparameterize_model(made, inplace=True)
+    for block, own in zip(blocks, parts, strict=True):
+        keep_whole(block, own)
+    return merged
 
 
 @contextmanager

@@ -22,6 +22,8 @@ SPARED = ("gating_param", *kinds.PARAMETERS, "value")
 """λ, the parameters of positions (α, Δ, …) and W_val: a decayed gate is a decision, a decayed centre is a shifted
 filter, and a W_val that shrinks from the identity towards 0 takes the filters with it, which decay themselves."""
 METHODS = ("fuse", "reparameterize", "switch_to_deploy")
+Parts = tuple[tuple[str, tuple[str, ...]], ...]
+"""Names of blocks within a block, and of what is in each."""
 
 
 def sign(model: nn.Module, report: ConversionReport) -> nn.Module:
@@ -70,14 +72,36 @@ def keep_attending_blocks(model: nn.Module) -> None:
     """
     for name, block in model.named_modules():
         if name and attends(block):
-            for method in METHODS:
-                if hasattr(type(block), method):
-                    setattr(block, method, partial(_merged, block, method))
+            keep_whole(block, mergeable_parts(block))
 
 
-def _merged(block: nn.Module, method: str) -> nn.Module | None:
-    """The block itself, or what its own method gives if a fold has made its attention convolutions again."""
-    return block if attends(block) else getattr(type(block), method)(block)
+def keep_whole(block: nn.Module, parts: Parts) -> None:
+    """Exempt a block from merging while something in it attends, or where its `mergeable_parts` are others by then."""
+    for method in METHODS:
+        if hasattr(type(block), method):
+            setattr(block, method, partial(_merged, block, method, parts))
+
+
+def mergeable_parts(block: nn.Module) -> Parts:
+    """The blocks within a block that timm can merge, and what is in each: to merge one is to change one or the other.
+
+    A block that stands apart while they merge, as one that attends, cannot merge them again: its method would fail.
+    """
+    return tuple(
+        (name, tuple(child for child, _ in part.named_children()))
+        for name, part in block.named_modules()
+        if name and any(hasattr(type(part), method) for method in METHODS)
+    )
+
+
+def _merged(block: nn.Module, method: str, parts: Parts | None = None) -> nn.Module | None:
+    """The block itself, or what its own method gives if a fold has made its attention convolutions again.
+
+    Args:
+        parts: those it was built with; None in what version 0.2 pickled.
+    """
+    stays = attends(block) or (parts is not None and mergeable_parts(block) != parts)
+    return block if stays else getattr(type(block), method)(block)
 
 
 def attends(block: nn.Module) -> bool:

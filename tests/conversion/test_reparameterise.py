@@ -10,6 +10,7 @@ import torch
 from nets import relative_error
 from sampled import sampled
 from timm.models import reparameterize_model
+from timm.models.repvit import RepVggDw
 from torch import nn
 
 import tcnn
@@ -78,3 +79,23 @@ def test_what_a_fold_made_a_convolution_again_merges(lively: Lively) -> None:
     assert convolutions(merged) == convolutions(reparameterize_model(source))
     x = torch.randn(1, 3, 64, 64)
     assert relative_error(source(x), merged(x)) < 1e-5
+
+
+@torch.no_grad()
+def test_what_merged_beside_attention_is_not_merged_again() -> None:
+    """A part of a block had merged while another attended; after the fold timm asked for both as they were."""
+    source = nn.Sequential(
+        nn.Conv2d(3, 8, 1), RepVggDw(8, 3, legacy=True), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    ).eval()
+    model = tcnn.convert(source, target=r"1\.conv\.c", input_size=(8, 8)).model
+    merged = reparameterize_model(model)
+    assert isinstance(merged[1].conv1, nn.Conv2d)
+    given = nn.Sequential(*source.children())
+    shown = tcnn.VerificationConfig(input_size=(8, 8))
+    found = reparameterize_model(tcnn.fold(merged, source=given, config=shown).model.eval())
+    x = torch.randn(2, 3, 8, 8)
+    assert isinstance(found[1].conv, nn.Conv2d)
+    assert relative_error(source(x), found(x)) < 1e-5
+    early = reparameterize_model(tcnn.fold(model, source=given, config=shown).model.eval())
+    assert isinstance(early[1], nn.Conv2d), "and one of which nothing has merged, as a whole"
+    assert relative_error(source(x), early(x)) < 1e-5
