@@ -110,9 +110,14 @@ def compare(expected: Outputs, folded: nn.Module, batch: Tensor, float64: bool =
     return output_errors(expected, found), top1_agreement(expected, found)
 
 
+def precision(model: nn.Module, float64: bool) -> torch.dtype:
+    """Float64 where the device has it, so that a difference is caused by folding and not by rounding."""
+    return torch.float64 if float64 and place_of(model).type != "mps" else torch.float32
+
+
 def logits(model: nn.Module, batch: Tensor, float64: bool = True) -> Outputs:
-    """Logits in float64 where the device has it, so that a difference is caused by folding and not by rounding."""
-    dtype = torch.float64 if float64 and place_of(model).type != "mps" else torch.float32
+    """Logits in `precision`."""
+    dtype = precision(model, float64)
     wide = in_dtype(model, dtype)
     with evaluating(wide), told_in_one_line(model, batch, dtype):
         return logits_of(wide, batch, dtype)

@@ -29,6 +29,7 @@ from tcnn.folding.apply import (
     images_told,
     kinds_at,
     logits,
+    precision,
 )
 from tcnn.folding.foldable import Head, heads_of, largest_within, tolerances
 from tcnn.folding.report import FoldReport
@@ -41,6 +42,7 @@ from tcnn.models.precision import exact_arithmetic
 from tcnn.models.randomise import noise_images, randomised
 from tcnn.models.running import replacements
 from tcnn.models.trace import evaluating, parameter_count
+from tcnn.verification.judging import unsteady
 
 Progress = Callable[[str], None]
 
@@ -108,11 +110,14 @@ def fold(
         expected = logits(model, batch, config.float64)
         bound = config.tolerance_float32 if max_error is None else max_error
         chosen = largest_within(len(changing), lambda i: error(changing[i]), bound)
+        advice = "allow more" if max_error is not None else "give --max-error"
+        if chosen is None:
+            advice = unsteady(model, batch, expected, bound, precision(model, config.float64)) or advice
     if chosen is None:
         nearest = found[changing[0]][0]
         raise VerificationError(
             f"fold: the least that can be folded changes the logits by {nearest.worst:.1e}{nearest.where}, expected at "
-            f"most {bound:.1e}; nothing was folded, " + ("allow more" if max_error is not None else "give --max-error")
+            f"most {bound:.1e}; nothing was folded, {advice}"
         )
     step = changing[chosen]
     progress("folding")

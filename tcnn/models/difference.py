@@ -69,6 +69,12 @@ def top1_agreement(reference: Outputs, other: Outputs) -> float:
     return min(shares)
 
 
+def is_nan(rows: Rows) -> bool:
+    """Whether there are numbers, and all are NaN."""
+    numbers = _numbers(rows)
+    return bool(numbers.numel() and numbers.isnan().all())
+
+
 def distances(reference: Tensor, other: Tensor) -> Tensor:
     """The absolute difference of every number, (…) or of complex ones (…, 2); infinite where their kinds differ."""
     a, b = as_real(reference), as_real(other)

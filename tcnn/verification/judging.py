@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tcnn.config import VerificationConfig
 from tcnn.layers.filters import pair
-from tcnn.models.difference import output_errors
+from tcnn.models.difference import is_nan, output_errors
 from tcnn.models.outputs import Outputs, dtypes
 from tcnn.models.precision import filters_are_rounded
 from tcnn.models.running import in_dtype, logits_of
@@ -42,7 +42,7 @@ def unsteady(model: nn.Module, batch: Tensor, expected: Outputs, bound: float, d
     own = in_dtype(model, dtype)
     with evaluating(own):
         error = output_errors(expected, logits_of(own, batch, dtype)).worst
-    if error <= bound:
+    if not bound < error < torch.inf:  # what is NaN everywhere equals nothing, itself neither
         return None
     return (
         f"{type(model).__name__} differs by {error:.1e} from itself when it runs again: it draws random numbers from a "
@@ -55,10 +55,18 @@ def told_shapes(what: str, told: str | None) -> list[str]:
     return [] if told is None else [f"shapes differ: {what}{told}"]
 
 
-def not_finite(source: nn.Module) -> str | None:
-    """A note on a source whose weights are not all finite, so that its outputs prove nothing; None where they are."""
+def not_finite(source: nn.Module, outputs: Outputs) -> str | None:
+    """A note on a source whose weights are not all finite, or of whose outputs one is NaN everywhere; else None.
+
+    Nothing can be compared with these.
+    """
     broken = next((name for name, weight in source.named_parameters() if not weight.isfinite().all()), None)
-    return None if broken is None else f"{broken} of the source holds NaN or infinite weights: nothing can be compared"
+    if broken is not None:
+        return f"{broken} of the source holds NaN or infinite weights: nothing can be compared"
+    filled = next((one for one in outputs if is_nan(one.rows)), None)
+    if filled is not None:
+        return f"the source's output {filled.name}".rstrip() + " is NaN everywhere: nothing can be compared"
+    return None
 
 
 def with_stride(result: DtypePass, source: nn.Module, converted: nn.Module) -> DtypePass:

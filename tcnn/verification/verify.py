@@ -175,7 +175,7 @@ def _compare(
         note = EMPTY
     if shapes:
         note = shapes[0]
-    broken = not_finite(source)
+    broken = not_finite(source, expected)
     if broken is not None:
         note = broken
     if set(layers) != set(replaced):

@@ -158,3 +158,10 @@ def test_agreement_is_that_of_the_worst_output() -> None:
     one = separate({"scores": scores, "grid": torch.tensor([[False, True]] * 2)}, 2)
     other = separate({"scores": scores.flip(0), "grid": torch.tensor([[False, True]] * 2)}, 2)
     assert top1_agreement(one, one) == 1 and top1_agreement(one, other) == 0
+
+
+def test_an_output_that_is_nan_everywhere_proves_nothing_and_is_named() -> None:
+    source = Several(lambda x, z, logits: {"logits": logits, "features": z * math.nan}).eval()
+    report = tcnn.verify(source, tcnn.convert(source, input_size=16).model)
+    told = "; the source's output features is NaN everywhere: nothing can be compared"
+    assert not report.passed and str(report.failure()).endswith(told)

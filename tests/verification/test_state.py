@@ -142,6 +142,8 @@ def test_equal_models_that_draw_random_numbers_are_equal(way: str) -> None:
 def test_a_source_that_differs_from_itself_is_said_to() -> None:
     source = Drawing(lambda x: OWN.random()).eval()
     failure = tcnn.verify(source, tcnn.convert(source, input_size=16).model, float64=False).failure()
+    with pytest.raises(tcnn.TcnnError, match=r"; nothing was folded, Drawing differs by .* from itself when"):
+        tcnn.fold(tcnn.convert(source, input_size=16).model, source=source)
     assert "; Drawing differs by " in str(failure) and "from itself when it runs again: it draws ran" in str(failure)
 
 
