@@ -144,7 +144,7 @@ class VerificationReport(Printed, Record):
             return (
                 f"what is run ({self.as_run.backend}) differs from the attention by {self.as_run.logits.worst:.2e}"
                 f"{self.as_run.logits.where} in {self.as_run.dtype}, expected at most "
-                f"{self.as_run.tolerance:.0e}{_worst(self.as_run)}"
+                f"{self.as_run.tolerance:.0e}{_worst(self.as_run)}{_note(self.as_run)}"
             )
         return None
 

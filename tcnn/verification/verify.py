@@ -245,7 +245,10 @@ def compare_as_run(converted: nn.Module, batch: Tensor, config: VerificationConf
         with use_backend("fused"):
             expected = logits_of(model, batch, dtype)
     logits = output_errors(expected, found)
-    worst = max([logits.worst, *(layer.worst for layer in layers.values())])
+    worst, note = max([logits.worst, *(layer.worst for layer in layers.values())]), None
+    if worst > config.tolerance_float32:
+        with use_backend("fused"):
+            note = unsteady(model, batch, expected, config.tolerance_float32, dtype)
     return AsRun(
         backend=backend(),
         dtype="float32",
@@ -254,4 +257,5 @@ def compare_as_run(converted: nn.Module, batch: Tensor, config: VerificationConf
         top1_agreement=top1_agreement(expected, found),
         layers=tuple(layers.values()),
         passed=worst <= config.tolerance_float32,
+        note=note,
     )

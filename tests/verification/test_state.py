@@ -151,3 +151,21 @@ def test_noise_before_the_stage_is_no_reason_not_to_dilate_it() -> None:
     source = Drawing(torch.randn_like).eval()
     model = tcnn.convert(source, stride="dilate", input_size=16).model
     assert tcnn.verify(tcnn.without_stride(source, stride="dilate", input_size=16), model).passed
+
+
+class Counting(Drawing):
+    """Keeps what it has seen in a list."""
+
+    def __init__(self) -> None:
+        super().__init__(len)
+        self.seen: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(len(x))
+        return super().forward(x) * len(self.seen)
+
+
+def test_what_lists_keep_is_not_put_back_and_said_to_be() -> None:
+    source = Counting().eval()
+    failure = tcnn.verify(source, tcnn.convert(source, input_size=16).model, float64=False).failure()
+    assert "Counting differs by " in str(failure) and "keeps what it has seen elsewhere than in buffers" in str(failure)

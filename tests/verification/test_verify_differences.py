@@ -199,10 +199,11 @@ class TestRounding:
         assert not report.passed and not any(result.passed for result in report.passes)
 
     @pytest.mark.parametrize(
-        ("rounding", "allowed"), [(0.001, True), (0.001 * (1 - 1e-12), False), (math.inf, False), (math.nan, False)]
+        ("rounding", "allowed"),
+        [(0.001, True), (0.001 * (1 - 1e-12), False), (0.02, False), (math.inf, False), (math.nan, False)],
     )
     def test_is_allowed_for_up_to_twice(self, rounding: float, allowed: bool) -> None:
-        """The source's own rounding, to the last bit; one that is not finite allows nothing."""
+        """The source's own rounding, to the last bit; one that is not finite, or no rounding, allows nothing."""
         off = ErrorStats(max_abs=0.002, relative=0.002, max_relative=0.001, cosine=1.0)
         single = DtypePass(
             dtype="float32", tolerance=1e-5, logits=off, top1_agreement=1.0, layers=(), passed=False, note=None
