@@ -108,7 +108,7 @@ class Plan:
             config=report.config,
             stage=report.stage,
             skipped=report.skipped,
-            stride=StrideRemoval(report.config.stride, report.strides_removed, report.dilated),
+            stride=StrideRemoval(report.config.stride, report.strides_removed, report.dilated, report.whole_windows),
             replacements=tuple(Replacement.of_record(layer) for layer in report.layers),
         )
 
@@ -123,6 +123,7 @@ class Plan:
             skipped=self.skipped,
             strides_removed=self.stride.removed,
             dilated=dict(self.stride.dilated),
+            whole_windows=self.stride.whole_windows,
             parameters_before=parameter_count(source),
             parameters_after=parameter_count(converted),
         )

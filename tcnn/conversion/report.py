@@ -70,6 +70,8 @@ class ConversionReport(Printed, Record):
     strides_removed: tuple[str, ...] = ()
     dilated: dict[str, tuple[int, int]] = Field(default={})
     """The factors, along rows and columns, by which ``stride="dilate"`` spread the kernels, by dotted name."""
+    whole_windows: bool = False
+    """Whether ``stride="dilate"`` gave pools maps that are s times the old ones, not a window smaller."""
     parameters_before: int
     parameters_after: int
 

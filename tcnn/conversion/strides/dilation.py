@@ -33,7 +33,8 @@ def dilate(
     Raises: `UnsupportedLayerError` where dilation would not keep the pixels of the old map.
     """
     larger = _on_twice_the_size(model, steps, span, size)
-    removal = StrideRemoval("dilate", removed, _dilation(model, steps, larger, span, removed, size))
+    bare = _that_runs(model, StrideRemoval("dilate", removed, {}), size)
+    removal = bare._replace(dilated=_dilation(model, steps, larger, span, bare, size))
     after = steps_without(model, removal, size)
     _check_pixels(model, removal, steps[span.start :], larger[span.start :], size)
     return removal, after
@@ -69,8 +70,22 @@ def _on_twice_the_size(model: nn.Module, steps: list[Step], span: range, size: P
     return larger
 
 
+def _that_runs(model: nn.Module, bare: StrideRemoval, size: Pair) -> StrideRemoval:
+    """With pools whose maps are a window smaller, or if these do not fit what is beside them, s times the old ones."""
+    try:
+        steps_without(model, bare, size)
+    except UnsupportedLayerError as error:
+        whole = bare._replace(whole_windows=True)
+        try:
+            steps_without(model, whole, size)
+        except UnsupportedLayerError:
+            raise error from None
+        return whole
+    return bare
+
+
 def _dilation(
-    model: nn.Module, steps: list[Step], larger: list[Step], span: range, removed: tuple[str, ...], size: Pair
+    model: nn.Module, steps: list[Step], larger: list[Step], span: range, bare: StrideRemoval, size: Pair
 ) -> dict[str, Pair]:
     """By which factors kernels are spread, by layer: as much as the map that it gets has grown without the strides.
 
@@ -79,7 +94,6 @@ def _dilation(
 
     Raises: `UnsupportedLayerError` for a layer that would need two factors.
     """
-    bare = StrideRemoval("dilate", removed, {})
     before = _gains(steps, larger)
     after = _gains(*(steps_without(model, bare, sides) for sides in (size, _doubled(size))))
     found: dict[str, Pair] = {}

@@ -4,7 +4,7 @@ Each shares its weights with the layer that it replaces. Which layers need one i
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, Literal, NamedTuple
 
 from timm.layers import BlurPool2d
@@ -29,6 +29,8 @@ class StrideRemoval(NamedTuple):
     """Layers that run at stride 1 from now on."""
     dilated: Mapping[str, Pair]
     """The factors, along rows and columns, by which a layer's kernel is spread."""
+    whole_windows: bool = False
+    """Whether a pool's map becomes s times the old one (`WholeWindows`), not a window smaller."""
 
 
 NONE = StrideRemoval("keep", (), {})
@@ -47,7 +49,6 @@ def strideless_layers(model: nn.Module, removal: StrideRemoval) -> dict[str, nn.
     if way == "keep" or (removal.removed and all(_is_at_stride_one(modules.get(name)) for name in removal.removed)):
         return {}
     layers: dict[str, nn.Module] = {}
-    full = not any(_shrinks(modules.get(name)) for name in removal.removed)
     for name in dict.fromkeys((*removal.removed, *removal.dilated)):
         layer = modules.get(name)
         if layer is None:
@@ -55,7 +56,7 @@ def strideless_layers(model: nn.Module, removal: StrideRemoval) -> dict[str, nn.
         if name in removal.dilated:
             layer = _dilated(name, layer, removal.dilated[name])
         if name in removal.removed:
-            layer = _at_stride_one(name, layer, way, full)
+            layer = _at_stride_one(name, layer, way, removal.whole_windows)
         layers[name] = layer
     return layers
 
@@ -83,10 +84,10 @@ def _failing(model: nn.Module, size: Pair | None) -> str:
     def end() -> None:
         running.pop()
 
-    for name, module in model.named_modules():
-        module.register_forward_pre_hook(lambda m, args, name=name: begin(name))
-        module.register_forward_hook(lambda m, args, out: end())
-    with suppress(Exception):
+    with ExitStack() as hooks, suppress(Exception):  # layers at stride 1 share their hooks with the source's
+        for name, module in model.named_modules():
+            hooks.enter_context(module.register_forward_pre_hook(lambda m, args, name=name: begin(name)))
+            hooks.enter_context(module.register_forward_hook(lambda m, args, out: end()))
         trace(model, size)
     return running[-1] if running else ""
 
@@ -144,8 +145,8 @@ def _dilated(name: str, layer: nn.Module, factors: Pair) -> nn.Module:
     raise UnsupportedLayerError(f"stride=dilate: {name}: {reason}; use stride=keep or remove")
 
 
-def _at_stride_one(name: str, layer: nn.Module, way: Way, full: bool) -> nn.Module:
-    """The layer at stride 1, in the form that ``remove`` or ``dilate`` asks for; `full` as for a pool."""
+def _at_stride_one(name: str, layer: nn.Module, way: Way, whole: bool) -> nn.Module:
+    """The layer at stride 1, in the form that ``remove`` or ``dilate`` asks for; `whole` as for a pool."""
     if isinstance(layer, nn.Conv2d):
         return _convolution_at_stride_one(name, layer, way)
     if isinstance(layer, BlurPool2d):
@@ -154,7 +155,7 @@ def _at_stride_one(name: str, layer: nn.Module, way: Way, full: bool) -> nn.Modu
         twin: Any = _twin(layer)
         twin.stride = 1
         return twin
-    pool = _pool_at_stride_one(layer, way, full) if isinstance(layer, nn.AvgPool2d | nn.MaxPool2d) else None
+    pool = _pool_at_stride_one(layer, way, whole) if isinstance(layer, nn.AvgPool2d | nn.MaxPool2d) else None
     if pool is None:
         raise UnsupportedLayerError(
             f"stride={way}: {name}: no stride-1 form of {type(layer).__name__} is known; use stride=keep"
@@ -183,14 +184,6 @@ def _convolution_at_stride_one(name: str, conv: nn.Conv2d, way: Way) -> nn.Conv2
     raise UnsupportedLayerError(f"stride={way}: {name}: {reason}; use stride=keep")
 
 
-def _shrinks(layer: nn.Module | None) -> bool:
-    """Whether a convolution has fewer outputs than inputs at stride 1, as a 2×2 one without padding."""
-    if not isinstance(layer, nn.Conv2d) or (padding := padding_of(layer)) == "dynamic":
-        return False
-    spans = [d * (k - 1) for k, d in zip(layer.kernel_size, layer.dilation, strict=True)]
-    return padding[2] + padding[3] < spans[0] or padding[0] + padding[1] < spans[1]
-
-
 class WholeWindows(nn.Module):
     """What a pool gets whose windows stood side by side, so that its map at stride 1 is s times the old one.
 
@@ -207,11 +200,11 @@ class WholeWindows(nn.Module):
         return F.pad(x, (0, across - 1, 0, down - 1), mode="replicate")
 
 
-def _pool_at_stride_one(pool: nn.AvgPool2d | nn.MaxPool2d, way: Way, full: bool) -> nn.Module | None:
+def _pool_at_stride_one(pool: nn.AvgPool2d | nn.MaxPool2d, way: Way, whole: bool) -> nn.Module | None:
     """The pool that slides pixel by pixel, an `nn.Identity` where timm builds none, or None if neither is known.
 
     Args:
-        full: whether the map is to be s times the old one, as a padded convolution's beside it is, and not a window
+        whole: whether the map is to be s times the old one, as a padded convolution's beside it is, and not a window
             smaller, as an unpadded one's.
     """
     kernel, margin, stride = pair(pool.kernel_size), pair(pool.padding), pair(pool.stride)
@@ -231,4 +224,4 @@ def _pool_at_stride_one(pool: nn.AvgPool2d | nn.MaxPool2d, way: Way, full: bool)
     twin.stride, twin.ceil_mode = 1, False
     if pool.ceil_mode:
         return nn.Sequential(nn.ReplicationPad2d((0, stride[1] - 1, 0, stride[0] - 1)), twin)
-    return nn.Sequential(WholeWindows(stride), twin) if full and kernel == stride and not spread else twin
+    return nn.Sequential(WholeWindows(stride), twin) if whole and kernel == stride and not spread else twin
