@@ -23,6 +23,7 @@ from tcnn.layers.base import AttentionLayer
 from tcnn.models.checks import refuse_scripted, refuse_without_shapes, unwrapped
 from tcnn.models.copying import copied, memo_of
 from tcnn.models.running import failure, first_of, weights_dtype
+from tcnn.models.state import same_start
 
 
 class Step(NamedTuple):
@@ -199,7 +200,7 @@ def _forward(model: nn.Module, input_size: tuple[int, int] | None, look: Callabl
 def _forward_in_place(model: nn.Module, shape: tuple[int, ...], look: Callable[[nn.Module, Tensor], Found]) -> Found:
     reference = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
     try:
-        with evaluating(model):
+        with evaluating(model), same_start(model):
             return look(model, torch.zeros(shape, device=reference.device, dtype=reference.dtype))
     except Exception as error:
         raise failure(model, shape[1:], error, _advice(error, shape[1])) from error

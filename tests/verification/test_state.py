@@ -42,13 +42,18 @@ class Keeping(nn.Module):
             self.apart += 1
         elif self.way == "a number":
             shift = self.calls
+        elif self.way == "a buffer whose values decide":  # so it does not run without values
+            self.mean.mul_(0.9 if self.mean.sum().item() > 0 else 0.5)
         elif self.way == "a table when it is needed":
             self.table = seen if self.table is None else self.table
             shift = self.table
         return self.head(self.conv(self.stem(x - shift)).mean((2, 3)))
 
 
-WAYS = ["a buffer in place", "a buffer anew", "an attribute in place", "a number", "a table when it is needed"]
+WAYS = [
+    "a buffer in place", "a buffer anew", "a buffer whose values decide", "an attribute in place", "a number",
+    "a table when it is needed",
+]  # fmt: skip
 
 
 def pair(way: str) -> tuple[nn.Module, nn.Module]:
