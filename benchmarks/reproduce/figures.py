@@ -35,12 +35,12 @@ def pictures(result: Result) -> dict[str, Drawing]:
             what = f"Gates and spans of {label[row['arm']]}"
             found[f"results-{name}-gates-{row['arm']}"] = (what, _drawn(training.gates_and_spans, row["heads"]))
     if reference in arms:
-        before = evaluated(result, reference, label[reference])
+        before, named = evaluated(result, reference, label[reference]), {name: name for name in label.values()}
         for arm in arms:
             control = result["experiment"]["arms"][arm]["control"]
             if control and (after := evaluated(result, arm, label[arm])).corruptions:
                 what = f"Gain of {label[arm]} under corruptions"
-                found[f"results-{name}-gain-{arm}"] = (what, _drawn(robustness.improvement, before, after))
+                found[f"results-{name}-gain-{arm}"] = (what, _drawn(robustness.improvement, before, after, named))
     for root, points in lengths(result).items():
         what = f"Gain of {label[root].partition(',')[0]} by the length of training"
         found[f"results-{name}-length-{root}"] = (what, _drawn(gain_by_length, what, points))

@@ -13,6 +13,7 @@ import pytest
 import uvicorn
 from anyio import to_thread
 from fastapi import Request
+from sse_starlette.sse import AppStatus
 
 from tcnn_api import serve
 from tcnn_api.app import create_app
@@ -35,6 +36,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(serve, "gc", SimpleNamespace(freeze=lambda: None))
     yield
     sys.setswitchinterval(interval)
+    AppStatus.should_exit = False  # it ends the event streams of the process, and would those of every later server
 
 
 async def leave(home: Path, body: bytes, announced: int, busy: Callable[[], bool], twice: bool = False) -> bytes:

@@ -15,6 +15,7 @@ import pytest
 from houses import PRELUDE, House, wait_for
 from test_webhooks import Receiver, receiver  # noqa: F401 - a fixture
 
+from tcnn_jobs import logs
 from tcnn_jobs.engines.local import LocalEngine
 from tcnn_jobs.housekeeping import coordination, janitor
 from tcnn_jobs.model.jobs import Status
@@ -103,6 +104,7 @@ def test_a_database_that_can_only_be_read_is_away_once_and_back_once(
     house: House, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As on a full disk: steps that only read succeed all the time."""
+    logs.configure("json")
     worker, patience = house.worker("succeed()"), house.store.wait
     worker.step()
 
