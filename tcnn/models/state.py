@@ -74,7 +74,7 @@ def _restored(model: nn.Module) -> Iterator[None]:
 def _spaces(module: nn.Module) -> Iterator[dict[str, Any]]:
     """Attributes and buffers of a module, by name; those of a module of TorchScript cannot be bound anew."""
     yield vars(module)
-    buffers = vars(module)["_buffers"]
+    buffers = vars(module).get("_buffers")
     if isinstance(buffers, dict):
         yield buffers
 
