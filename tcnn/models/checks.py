@@ -22,6 +22,8 @@ PREPARED: dict[type[nn.Module], str] = {FoldedGPSA2d: "folded", FusedGPSA2d: "fu
 WRAPPERS = {"OptimizedModule": "_orig_mod", "AveragedModel": "module", "ModelEmaV2": "module", "ModelEmaV3": "module"}
 """Modules of torch and timm around a model, and where it is in them: by name, as a class takes seconds to import."""
 
+NOT_IN_FILES = (torch.complex32, torch.complex128)
+"""Dtypes of PyTorch's that safetensors does not have."""
 TENSORS = frozenset(("weight", "query", "key", "value", "proj", "bias", "gating_param", *PARAMETERS, *TEMPERATURES))
 """Names that a GPSA or folded layer has for its tensors: a file's are loaded into a layer that has no others."""
 
@@ -169,6 +171,11 @@ def refuse_packed(model: nn.Module, verb: str) -> None:
             raise RequestError(
                 f"{type(model).__name__}: expected dense tensors to {verb}, found {name}, {found}; {verb} the model "
                 "that it was made from"
+            )
+        if value.dtype in NOT_IN_FILES:
+            raise RequestError(
+                f"{type(model).__name__}: expected a dtype that safetensors has to {verb}, found {name}, of "
+                f"{value.dtype}; use complex64, or two tensors"
             )
 
 

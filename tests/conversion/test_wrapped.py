@@ -243,3 +243,16 @@ def test_weights_that_are_no_dense_tensors(kind: str, source: nn.Module, tmp_pat
     with pytest.raises(RequestError, match=rf"^ResNet: expected dense tensors to save, found odd, {told}.*; save the"):
         tcnn.save(model, tmp_path / "m.safetensors")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+def test_complex_numbers(dtype: torch.dtype, source: nn.Module, tmp_path: Path) -> None:
+    """safetensors has those of 64 bits alone; of others `save` ended in its KeyError."""
+    model = tcnn.convert(source).model
+    model.register_buffer("filter", torch.ones(2, dtype=dtype))
+    if dtype == torch.complex64:
+        tcnn.save(model, tmp_path / "m.safetensors")
+    else:
+        with pytest.raises(RequestError, match=r"found filter, of torch\.complex128; use complex64, or two tensors$"):
+            tcnn.save(model, tmp_path / "m.safetensors")
+    assert len(list(tmp_path.iterdir())) == (dtype == torch.complex64)
