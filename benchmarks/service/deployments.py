@@ -49,7 +49,8 @@ class Deployment:
         self.url = f"http://127.0.0.1:{self.port}"
         self.environment = {
             **os.environ, "TCNN_HOME": str(self.home), "TCNN_LEASE": str(LEASE), "TCNN_POLL": "0.5", "TCNN_GRACE": "10",
-            "TCNN_RETRY_DELAY": "0.5", "OMP_NUM_THREADS": "1", **({"TCNN_DATABASE_URL": database} if database else {}),
+            "TCNN_RETRY_DELAY": "0.5", "OMP_NUM_THREADS": "1", "TCNN_MIN_FREE_GB": "0.1",
+            **({"TCNN_DATABASE_URL": database} if database else {}),
             **(apart.store if apart else {}), **(clock.environment if clock else {}), **settings,
         }  # fmt: skip
         self._commands = {"server": ["serve", "--no-worker", "--port", str(self.port)]}
