@@ -33,8 +33,9 @@ def dilate(
     Raises: `UnsupportedLayerError` where dilation would not keep the pixels of the old map.
     """
     larger = _on_twice_the_size(model, steps, span, size)
-    bare = _that_runs(model, StrideRemoval("dilate", removed, {}), size)
-    removal = bare._replace(dilated=_dilation(model, steps, larger, span, bare, size))
+    bare, grown = _that_runs(model, StrideRemoval("dilate", removed, {}), size)
+    grown_larger = steps_without(model, bare, _doubled(size))
+    removal = bare._replace(dilated=_dilation(steps[span.start :], _gains(steps, larger), _gains(grown, grown_larger)))
     after = steps_without(model, removal, size)
     _check_pixels(model, removal, steps[span.start :], larger[span.start :], size)
     return removal, after
@@ -70,34 +71,32 @@ def _on_twice_the_size(model: nn.Module, steps: list[Step], span: range, size: P
     return larger
 
 
-def _that_runs(model: nn.Module, bare: StrideRemoval, size: Pair) -> StrideRemoval:
-    """With pools whose maps are a window smaller, or if these do not fit what is beside them, s times the old ones."""
+def _that_runs(model: nn.Module, bare: StrideRemoval, size: Pair) -> tuple[StrideRemoval, list[Step]]:
+    """With pools whose maps are a window smaller, or if these do not fit what is beside them, s times the old ones.
+
+    Returns: the removal, and the steps of the model without the strides.
+    """
     try:
-        steps_without(model, bare, size)
+        return bare, steps_without(model, bare, size)
     except UnsupportedLayerError as error:
         whole = bare._replace(whole_windows=True)
         try:
-            steps_without(model, whole, size)
+            return whole, steps_without(model, whole, size)
         except UnsupportedLayerError:
             raise error from None
-        return whole
-    return bare
 
 
-def _dilation(
-    model: nn.Module, steps: list[Step], larger: list[Step], span: range, bare: StrideRemoval, size: Pair
-) -> dict[str, Pair]:
+def _dilation(steps: list[Step], before: dict[str, list[Pair]], after: dict[str, list[Pair]]) -> dict[str, Pair]:
     """By which factors kernels are spread, by layer: as much as the map that it gets has grown without the strides.
 
     Args:
-        steps, larger: of the whole model, on an image of this size and of twice that. span: those of the stage.
+        steps: from the stage on.
+        before, after: by how much maps grow with the image (`_gains`), with the strides and without.
 
     Raises: `UnsupportedLayerError` for a layer that would need two factors.
     """
-    before = _gains(steps, larger)
-    after = _gains(*(steps_without(model, bare, sides) for sides in (size, _doubled(size))))
     found: dict[str, Pair] = {}
-    for name in dict.fromkeys(step.name for step in steps[span.start :] if _sees_neighbours(step.module)):
+    for name in dict.fromkeys(step.name for step in steps if _sees_neighbours(step.module)):
         # A pool may have become a margin and a pool.
         grown = after.get(name) or after.get(f"{name}.0", [])
         factors = {growth(*both) for both in zip(grown, before[name], strict=False)}
