@@ -98,8 +98,8 @@ def test_a_target_that_the_model_has_is_accepted(alice: TestClient) -> None:
     ("pattern", "found"),
     [
         ("a.b", True), ("a|a.b", True), (r"a\.b", True), (r"(?P<x>a)\.b(?!c)", True), ("a", False), ("a.c|b", False),
-        ("(((x*)*)*)*y", None), ("x" * 30_000, False),
-        pytest.param("(?:.*){20}!", None, marks=pytest.mark.slow),
+        ("x" * 30_000, False),
+        *(pytest.param(endless, None, marks=pytest.mark.slow) for endless in ("(((x*)*)*)*y", "(?:.*){20}!")),
     ],
 )  # fmt: skip
 def test_names_are_matched_as_re_does_within_two_seconds(pattern: str, found: bool | None) -> None:

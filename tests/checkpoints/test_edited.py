@@ -11,6 +11,7 @@ import timm
 import torch
 from nets import PlainNet
 from safetensors import safe_open
+from sampled import sampled
 from timm.models import reparameterize_model
 from torch import Tensor, nn
 
@@ -173,7 +174,7 @@ VARIANTS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", sampled(VARIANTS, VARIANTS.keys() - {"another way to compute", "pooling", "plain"}))
 @pytest.mark.filterwarnings("error:the model is not as")
 def test_what_nobody_changed_is_not_called_edited(variant: str) -> None:
     with torch.device("meta"):
@@ -202,8 +203,8 @@ def test_harmless_changes_are_no_edits(lively: Lively, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "merged"),
     [
-        ("repvgg_a0", "before"), ("lcnetv2_small", "after"),
-        pytest.param("repvgg_a0", "after", marks=pytest.mark.slow),
+        ("lcnetv2_small", "after"),
+        *(pytest.param("repvgg_a0", merged, marks=pytest.mark.slow) for merged in ("before", "after")),
         pytest.param("lcnetv2_small", "before", marks=pytest.mark.slow),
     ],
 )  # fmt: skip

@@ -202,7 +202,7 @@ FAMILIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sampled(FAMILIES, ["resnest26d", "regnety_004"]))
+@pytest.mark.parametrize("name", sampled(FAMILIES, ["regnety_004"]))
 def test_families_of_timm_that_dilate_well_are_not_refused(name: str) -> None:
     source = meta_model(name)
     assert tcnn.without_stride(source, stride="dilate") is not source
@@ -212,7 +212,7 @@ def test_families_of_timm_that_dilate_well_are_not_refused(name: str) -> None:
     ("name", "reason"),
     sampled(
         [("ghostnetv2_100", "a function before .*short_conv"), ("tiny_vit_5m_224", "a function before .*drop_path1")],
-        [("ghostnetv2_100", "a function before .*short_conv")],
+        [("tiny_vit_5m_224", "a function before .*drop_path1")],
     ),
 )
 def test_families_with_a_grid_of_their_own_are_refused(name: str, reason: str) -> None:

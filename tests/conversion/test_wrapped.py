@@ -12,6 +12,7 @@ import torch
 from data_pictures import draw_classes
 from nets import same_state, seeded_model, snapshot
 from PIL import Image
+from sampled import sampled
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -73,13 +74,12 @@ def test_heads_are_folded_and_inspected(wrapped: Callable[[nn.Module], Any], mod
     assert tcnn.fuse(wrapped(model))(x).shape == (1, 1000)
 
 
-@wrappers
-def test_is_exported_and_published_under_its_name(
-    wrapped: Callable[[nn.Module], Any], model: nn.Module, tmp_path: Path
-) -> None:
-    exported = tcnn.export(wrapped(model), tmp_path / "m.pt2", size=(32, 32), dynamic=())
+@pytest.mark.parametrize("name", sampled(WRAPPERS, ["both", "torch.compile"]))
+def test_is_exported_and_published_under_its_name(name: str, model: nn.Module, tmp_path: Path) -> None:
+    wrapped = WRAPPERS[name](model)
+    exported = tcnn.export(wrapped, tmp_path / "m.pt2", size=(32, 32), dynamic=())
     assert exported.base_model == "test_resnet.r160_in1k"
-    card = tcnn.push_to_hub(wrapped(model), "me/m", dry_run=True, pictures=False).card
+    card = tcnn.push_to_hub(wrapped, "me/m", dry_run=True, pictures=False).card
     assert "made from timm's `test_resnet` by tcnn" in card
 
 

@@ -83,7 +83,7 @@ KINDS = {
 }
 SOME = [
     ("cnn", "gating_lr"), ("cnn", "freeze_gpsa"), ("annealed", "momentum"), ("annealed", "gating_lr"),
-    ("held", "position_lr"), ("held", "content_output_scale"), ("frozen", "output_lr"), ("without gates", "gating_lr"),
+    ("held", "position_lr"), ("frozen", "output_lr"),
 ]  # fmt: skip
 """One of every rule, for the tests that are quick."""
 ALIKE = {

@@ -11,6 +11,7 @@ import pytest
 import torch
 from forked import processes, run_tcnn
 from safetensors.torch import load_file
+from sampled import sampled
 from tiny_runs import TwoConvs, colours, run, seeded
 from torch.utils.data import get_worker_info
 
@@ -43,7 +44,7 @@ def test_a_stop_in_the_last_validation_is_heeded_by_what_follows(tmp_path: Path)
     assert all(torch.equal(tensor, last[name]) for name, tensor in load_file(again.last).items())
 
 
-@pytest.mark.parametrize(("loaded", "stopped"), [(0, False), (8, False), (8, True)])
+@pytest.mark.parametrize(("loaded", "stopped"), sampled([(0, False), (8, False), (8, True)], [(0, False), (8, True)]))
 def test_a_worker_that_dies_costs_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: int, stopped: bool
 ) -> None:
