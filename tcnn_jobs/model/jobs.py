@@ -208,6 +208,11 @@ class Claim(Model):
     worker: str
     number: int
 
+    @classmethod
+    def of(cls, job: Job) -> "Claim":
+        """The one by which its worker holds a job."""
+        return cls(job=job.id, worker=job.worker or "", number=job.claim)
+
 
 class Event(Model):
     """Something that happened to a job. `seq` counts from 1 within the job, in the order of commits."""
@@ -233,6 +238,9 @@ class Beat(Model):
     """Seconds since its process started; None while there is none."""
     progress: Progress | None = None
     events: tuple[NewEvent, ...] = ()
+    told: int | None = None
+    """If the store may have the first of these events already, since an earlier call was not answered: how many of this
+    claim's it had before them. None if it can have none."""
 
 
 class Hold(StrEnum):

@@ -4,12 +4,27 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Double, Integer, Row, Text, and_, bindparam, case, false, not_, or_, select, update
+from sqlalchemy import (
+    Connection,
+    Double,
+    Integer,
+    Row,
+    Text,
+    and_,
+    bindparam,
+    case,
+    false,
+    func,
+    not_,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.sql.elements import ColumnElement
 
 from tcnn_jobs.database.dialects import finite, now, upsert
 from tcnn_jobs.database.engine import Database
-from tcnn_jobs.database.schema import jobs, share_number, share_owner, workers
+from tcnn_jobs.database.schema import events, has_status, jobs, share_number, share_owner, workers
 from tcnn_jobs.errors import LostClaim
 from tcnn_jobs.model.jobs import REQUEST_VERSION, Beat, Claim, Failure, Hold, Job, Kind, NewEvent, Result, Status
 from tcnn_jobs.model.operation import WorkerInfo
@@ -77,10 +92,16 @@ class Queue(Database):
             shares.mark(connection, turn.owner)
         return as_job(row)
 
+    def running_at(self, worker: str) -> list[Job]:
+        """Jobs that this worker has claimed and that have not ended, whether or not it has heard of it."""
+        with self.reading() as connection:
+            return [as_job(row) for row in connection.execute(_RUNNING_AT, {"by": worker})]
+
     def heartbeat(self, info: WorkerInfo, beats: Sequence[Beat]) -> dict[Claim, Hold]:
         """Heartbeat of a worker: renew its claims, store their progress; returns whether each claim still holds.
 
-        By claim and not by job: a worker may have lost a job and hold it again, so that two beats are of one job.
+        By claim and not by job: a worker may have lost a job and hold it again, so that two beats are of one job. One
+        that did not hear whether its call arrived may repeat it, and says so (`Beat.told`): no event occurs twice.
         """
         told = info.model_dump(mode="json", exclude={"name", "heartbeat_at", "started_at"}) | {"heartbeat_at": now()}
         with self.writing() as connection:
@@ -201,7 +222,8 @@ def _claim(wanted: Wanted) -> Any:
 
 
 def _beat(connection: Connection, beat: Beat) -> Hold:
-    values: dict[str, Any] = {"heartbeat_at": now(), "event_count": jobs.c.event_count + len(beat.events)}
+    happened = _unrecorded(connection, beat)
+    values: dict[str, Any] = {"heartbeat_at": now(), "event_count": jobs.c.event_count + len(happened)}
     if beat.progress is not None:
         values["progress"] = beat.progress.model_dump(mode="json", exclude_none=True)
     if beat.ran is not None:
@@ -219,10 +241,29 @@ def _beat(connection: Connection, beat: Beat) -> Hold:
     ).one_or_none()
     if row is None:
         return Hold.LOST
-    record(connection, row, beat.events)
+    record(connection, row, happened)
     return Hold.CANCEL if row.cancel_requested else Hold.HELD
 
 
+def _unrecorded(connection: Connection, beat: Beat) -> Sequence[NewEvent]:
+    """The events of a beat that the job does not have yet."""
+    if beat.told is None or not beat.events:
+        return beat.events
+    row = _locked(connection, beat.claim)  # the earlier call may not have ended yet
+    recorded = 0 if row is None else connection.scalar(_TOLD, {"row": row.number}) or 0
+    return beat.events[max(0, recorded - beat.told) :]
+
+
+_RUNNING_AT = (
+    select(jobs)
+    .where(has_status(Status.RUNNING), jobs.c.worker == bindparam("by", type_=Text()))
+    .order_by(jobs.c.number)
+)
+_OF = events.c.job == bindparam("row")
+_STARTED = select(func.max(events.c.seq)).where(_OF, events.c.kind == "started").scalar_subquery()
+# A job that runs has only this event of anybody but its worker.
+_TOLD = select(func.count()).where(_OF, events.c.seq > _STARTED, events.c.kind != "cancel_requested")
+"""How many events of a job's newest claim its worker has told."""
 _LOCKED = select(jobs).where(jobs.c.id == bindparam("job")).with_for_update()
 
 

@@ -63,29 +63,38 @@ class Heartbeats:
     ) -> None:
         self._store, self._name, self._host, self._broken = store, name, host, broken
         self._size, self._widest, self._lease = len(slots), widest(slots), lease
-        self._explained: set[Claim] = set()
-        """Claims whose waiting was explained."""
+        self._told: dict[Claim, int] = {}
+        """How many events of each claim the store is known to have."""
+        self._unsure = False
+        """Whether it may have more: the last call was not answered."""
+        self._reasons: dict[Claim, NewEvent] = {}
+        """Why jobs wait, as that call said."""
 
     def send(self, attempts: Sequence[Attempt], waiting: Sequence[Job], free: int) -> dict[Claim, Hold]:
         """Renew the claims of attempts, and of jobs that wait for slots while so many are `free`; returns what each is.
 
         What an attempt has said is told once: it is forgotten as soon as the store has it.
         """
-        told = {attempt.claim: (attempt.progress, len(attempt.events)) for attempt in attempts}
+        for attempt in attempts:
+            if attempt.claim in self._reasons:  # it has started since
+                attempt.events.insert(0, self._reasons.pop(attempt.claim))
         beats = {attempt.claim: attempt.beat for attempt in attempts}
         beats |= {beat.claim: beat for beat in (self._waits(job, free) for job in waiting)}
+        if self._unsure:
+            beats = {claim: beat.model_copy(update={"told": self._of(claim)}) for claim, beat in beats.items()}
+        self._unsure = True
         holds = self._renew(attempts, beats)
-        self._explained = {self.claim_of(job) for job in waiting}
+        self._told = {claim: self._of(claim) + len(beat.events) for claim, beat in beats.items()}
+        self._unsure, self._reasons = False, {}
         for attempt in attempts:
-            progress, events = told[attempt.claim]
-            attempt.progress = None if attempt.progress is progress else attempt.progress
-            del attempt.events[:events]
+            beat = beats[attempt.claim]
+            attempt.progress = None if attempt.progress is beat.progress else attempt.progress
+            del attempt.events[: len(beat.events)]
             attempt.told = True
         return holds
 
-    def claim_of(self, job: Job) -> Claim:
-        """The worker's claim on a job that it has been given."""
-        return Claim(job=job.id, worker=self._name, number=job.claim)
+    def _of(self, claim: Claim) -> int:
+        return self._told.get(claim, 0)
 
     def _renew(self, attempts: Sequence[Attempt], beats: dict[Claim, Beat]) -> dict[Claim, Hold]:
         """All in one transaction; if that is impossible, each by itself, to find the one that cannot be told."""
@@ -114,7 +123,8 @@ class Heartbeats:
 
     def _waits(self, job: Job, free: int) -> Beat:
         """What is told of a job that was claimed and does not run yet; why, once."""
-        claim = self.claim_of(job)
+        claim = Claim.of(job)
         why = f"needs {job.slots} slots at once, {free} of {self._size} are free; no other job is started here"
-        events = () if claim in self._explained else (NewEvent(kind="message", data={"text": why}),)
+        told = NewEvent(kind="message", data={"text": why})
+        events = () if self._of(claim) else (self._reasons.setdefault(claim, told),)
         return Beat(claim=claim, progress=Progress(phase="waiting"), events=events)

@@ -18,14 +18,15 @@ from tcnn_jobs.engines.base import Engine
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.housekeeping import coordination
 from tcnn_jobs.housekeeping.coordination import Election
-from tcnn_jobs.model.jobs import Failure, Hold, Job, Kind
+from tcnn_jobs.model.jobs import Claim, Failure, Hold, Job
 from tcnn_jobs.retry import Cancel, Fail, HandBack, backoff, error_code
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
+from tcnn_jobs.worker.claims import Claims
 from tcnn_jobs.worker.heartbeats import Heartbeats
 from tcnn_jobs.worker.outcomes import Outcomes
-from tcnn_jobs.worker.slots import gang, widest
-from tcnn_jobs.worker.waiting import PATIENCE, Waiting
+from tcnn_jobs.worker.slots import gang
+from tcnn_jobs.worker.waiting import Waiting
 
 log = structlog.stdlib.get_logger("tcnn.worker")
 
@@ -64,8 +65,9 @@ class Worker:
         self._drains = 0
         self.election = Election(store, name, settings.lease, late=settings.poll)
         self._heartbeats = Heartbeats(store, name, host, slots, settings.lease, self._break)
-        self._widest, self._free = widest(slots), list(slots)
+        self._free = list(slots)
         self._waiting = Waiting(store, name, settings.poll)
+        self._claims = Claims(store, name, slots, self._waiting, settings.poll, settings.lease)
         self._running: list[Attempt] = []
         self._ended: list[Attempt] = []
         self._due = dict.fromkeys(("beat", "claim", "count", "reap"), 0.0)
@@ -97,7 +99,7 @@ class Worker:
 
     def run(self, *, until_empty: bool = False) -> None:
         """Work until drained; or, if asked to, until there is nothing left to do."""
-        while not (self.draining and not self.busy):
+        while not (self.draining and not self.busy and not self._claims.in_doubt):
             claimed = self.step()
             if until_empty and not self.busy and not claimed and not self._away:
                 break
@@ -128,8 +130,8 @@ class Worker:
                 self.fellows = self.store.count_workers()
             if self._is_due("reap", poll) and self.election.won():
                 self._reap()
-            if not self.draining and self._spare and self._is_due("claim", poll):
-                claimed = self._claim()
+            if not self.draining and self._waiting.left_over(self._free) and self._is_due("claim", poll):
+                claimed = self._claims.take(self._free)
             self._start_waiting()
         except StoreUnavailable as error:
             if not self._away:
@@ -158,24 +160,6 @@ class Worker:
             log.warning("its worker is silent", job=job.id, status=job.status, attempt=job.attempt)
             self.outcomes.clean(job)
 
-    def _claim(self) -> bool:
-        """As many jobs as can start here now. A wide one that cannot is left to workers that can start it, for a few
-        polls; then it is claimed, too, and no other until it has its slots or another worker has room (`waiting`)."""
-        before = len(self._waiting)
-        after = PATIENCE * self.settings.poll
-        while spare := self._spare:
-            job = self.store.claim(self.name, tuple(Kind), slots=widest(spare), later=self._widest, after=after)
-            if job is None:
-                break
-            log.info("claimed", job=job.id, kind=job.kind, attempt=job.attempt, claim=job.claim)
-            self._waiting.add(job)
-        return len(self._waiting) > before
-
-    @property
-    def _spare(self) -> list[str | None]:
-        """Free slots that no waiting job is to get."""
-        return self._waiting.left_over(self._free)
-
     def _start_waiting(self) -> None:
         """Start what was claimed. A job leaves the list only when it runs or the store knows why it does not."""
         for job in self._waiting:
@@ -185,7 +169,7 @@ class Worker:
                 break  # all or none
             refusal = HandBack(to) if slots is None or self.draining else self._start(job, slots)
             if refusal is not None:
-                self.outcomes.tell(job, self._heartbeats.claim_of(job), refusal)
+                self.outcomes.tell(job, Claim.of(job), refusal)
             self._waiting.remove(job)
 
     def _start(self, job: Job, slots: list[str | None]) -> Fail | None:
@@ -206,7 +190,7 @@ class Worker:
             return self.outcomes.internal(job, error)
         for slot in slots:
             self._free.remove(slot)
-        claim, limits = self._heartbeats.claim_of(job), Limits(job, time.monotonic(), self.settings.job_memory)
+        claim, limits = Claim.of(job), Limits(job, time.monotonic(), self.settings.job_memory)
         self._running.append(Attempt(job, claim, slots, process, directory, Listener(directory), limits))
         self._due["beat"] = 0.0
         return None
@@ -277,9 +261,9 @@ class Worker:
             self._away = False
             log.info("the database is back")
         for job in waiting:
-            if holds[self._heartbeats.claim_of(job)] is not Hold.HELD:
+            if holds[Claim.of(job)] is not Hold.HELD:
                 self._waiting.remove(job)
-                self.outcomes.tell(job, self._heartbeats.claim_of(job), Cancel())  # one that is lost will be left alone
+                self.outcomes.tell(job, Claim.of(job), Cancel())  # one that is lost will be left alone
         for attempt in attempts:
             hold = holds[attempt.claim]
             if hold is Hold.LOST:
@@ -288,6 +272,7 @@ class Worker:
                 attempt.process.kill()
             elif hold is Hold.CANCEL and attempt in self._running:
                 self._ask(attempt, Why.CANCELLED)
+        self._claims.recover(holds)
 
     def _settle(self) -> None:
         """Tell the store of jobs that have ended: first that they began and the last of what they said, then how."""

@@ -11,7 +11,7 @@ from tcnn_jobs.model.jobs import Job, Status
 from tcnn_jobs.model.operation import WorkerInfo
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import fleet
-from tcnn_jobs.worker import worker as worker_loop
+from tcnn_jobs.worker import claims
 from tcnn_jobs.worker.service import engine_for
 from tcnn_jobs.worker.slots import gang, left_over, widest
 from tcnn_jobs.worker.worker import Worker
@@ -36,7 +36,7 @@ def test_what_is_left_over() -> None:
 
 
 def test_a_wide_job_goes_to_the_worker_that_can_start_it(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_loop, "PATIENCE", 10_000)
+    monkeypatch.setattr(claims, "PATIENCE", 10_000)
     first = house.submit()
     busy, idle = (house.worker("event('ready'); wait_for_stop()", slots=2) for _ in range(2))
     house.step_until(busy, lambda: "ready" in house.kinds(first))
