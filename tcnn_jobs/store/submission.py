@@ -82,8 +82,9 @@ class Submission(Listing):
         with self.writing() as connection:
             row = find(connection, job, owner, lock=True)
             if key is None or ledger.is_first(connection, key, job):
-                row = _cancelled(connection, row)
-                ledger.note(connection, "job.cancel", job, row.owner)
+                before, row = row, _cancelled(connection, row)
+                if row is not before:
+                    ledger.note(connection, "job.cancel", job, row.owner)
         return self._placed(row)
 
     def resume(self, job: str, owner: str | None = None, key: IdempotencyKey | None = None) -> Job:

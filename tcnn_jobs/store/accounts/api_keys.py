@@ -6,7 +6,7 @@ that has ever had a key never opens again.
 
 from typing import Any
 
-from sqlalchemy import Row, and_, func, insert, or_, select, update
+from sqlalchemy import Row, and_, insert, or_, select, update
 
 from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.engine import Database
@@ -60,11 +60,10 @@ class ApiKeys(Database):
             raise KeyNotFound(f"{shown(id)}: no such key")
         mine = api_keys.c.id == id
         with self.writing() as connection:
-            connection.execute(
-                update(api_keys).where(mine).values(revoked_at=func.coalesce(api_keys.c.revoked_at, now()))
-            )
+            valid = update(api_keys).where(mine, api_keys.c.revoked_at.is_(None))
+            revoked = connection.execute(valid.values(revoked_at=now()).returning(api_keys.c.id)).one_or_none()
             row = connection.execute(_LOOK.where(mine)).one_or_none()
-            if row is not None:
+            if row is not None and revoked is not None:
                 ledger.note(connection, "key.revoke", id, row.tenant)
         if row is None:
             raise KeyNotFound(f"{id}: no such key; `tcnn keys list` shows those that there are")

@@ -262,10 +262,12 @@ class Tenants(Database):
     def _set(self, tenant: str, action: str, values: Mapping[str, Any], details: Mapping[str, Any]) -> Tenant:
         mine = tenants.c.name == tenant
         with self.writing() as connection:
+            before = connection.execute(_LOCKED, {"tenant": tenant}).one_or_none()
             know(connection, tenant)
             if values:
                 connection.execute(update(tenants).where(mine).values(**values))
-            ledger.note(connection, action, tenant, tenant, **details)
+            if before is None or any(getattr(before, column) != value for column, value in values.items()):
+                ledger.note(connection, action, tenant, tenant, **details)
             row = connection.execute(select(tenants).where(mine)).one()
             return _as_tenant(connection, row)
 

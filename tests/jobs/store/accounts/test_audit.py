@@ -83,6 +83,27 @@ def test_what_was_refused_or_nobody_asked_for_is_not_in_it(store: Store) -> None
 
 
 @ON_SQLITE
+def test_what_changes_nothing_is_not_in_it(store: Store, ann: None) -> None:
+    """Each of these is said twice, and happens once."""
+    job, running = store.enqueue(new()), store.enqueue(new(priority=1))
+    key, _ = store.create_key(NewKey(tenant="ann"))
+    store.claim("w1")
+    told = _log(store)
+    for _ in range(2):
+        store.cancel(job.id)
+        store.cancel(running.id)
+        store.revoke_key(key.id)
+        store.set_quotas("ann", queued=3, gpu_hours=0.1)
+        store.set_quotas("ann", queued=3)
+        store.set_webhook_secret("ann", "hush")
+        store.set_quotas("bob", queued=None)
+    assert _log(store) == [
+        *told, ("job.cancel", job.id), ("job.cancel", running.id), ("key.revoke", key.id), ("tenant.set", "ann"),
+        ("tenant.webhook_secret", "ann"), ("tenant.set", "bob"),
+    ]  # fmt: skip
+
+
+@ON_SQLITE
 def test_threads_of_others_are_not_ann(store: Store, ann: None) -> None:
     thread = threading.Thread(target=store.enqueue, args=(new(),))
     thread.start()
