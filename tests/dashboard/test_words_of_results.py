@@ -147,3 +147,36 @@ def test_whole_numbers_of_settings_are_not_rounded(server: Server, story: Named,
     for row, seed in enumerate(reversed(seeds)):
         expect(rows.nth(row).get_by_role("cell").nth(1)).to_have_text(seed)
         expect(rows.nth(row).get_by_role("cell").nth(2)).to_have_text("1.235e-4")
+
+
+def test_times_ago_are_in_rounded_units_and_days_of_the_calendar(server: Server, open_page: Open) -> None:
+    """At 8:00 of a Sunday; the one before has 25 hours."""
+    page = open_page(f"{server.url}/static/dashboard/base.css", timezone_id="Europe/Berlin")  # beside the modules
+    now = "2026-11-01T08:00:00+01:00"
+    ago = {
+        "2026-11-01T07:59:55+01:00": "just now",
+        "2026-11-01T07:59:00.400+01:00": "1 minute ago",
+        "2026-11-01T07:00:18+01:00": "1 hour ago",
+        "2026-10-31T08:24:00+01:00": "yesterday",
+        "2026-10-31T09:00:00+01:00": "23 hours ago",
+        "2026-10-31T00:00:00+01:00": "yesterday",
+        "2026-10-30T23:59:00+01:00": "2 days ago",
+        "2026-10-25T00:00:00+02:00": "7 days ago",
+        "2026-10-24T23:59:00+02:00": "8 days ago",
+    }
+    said = page.evaluate(
+        """([all, now]) => import('./components/format.js').then(({ since }) =>
+            all.map((at) => since(at, Date.parse(now))))""",
+        [list(ago), now],
+    )
+    assert dict(zip(ago, said, strict=True)) == ago
+
+
+def test_units_are_chosen_after_rounding(server: Server, open_page: Open) -> None:
+    """There are no 1,000 kilobytes, and no thousand thousands."""
+    page = open_page(f"{server.url}/static/dashboard/base.css")
+    said = page.evaluate(
+        """import('./components/format.js').then(({ bytes, short }) =>
+            [bytes(999_400), bytes(999_500), bytes(999.6), short(999_400), short(999_999), short(999.7), short(12)])"""
+    )
+    assert [one.replace("\u00a0", " ") for one in said] == ["999 kB", "1 MB", "1 kB", "999 k", "1 M", "1 k", "12"]

@@ -29,7 +29,7 @@ export function percent(share, digits = 1) {
 export function bytes(value) {
   const units = ["byte", "kilobyte", "megabyte", "gigabyte", "terabyte"];
   let step = 0;
-  while (value >= 1000 && step < units.length - 1) {
+  while (Number(value.toPrecision(3)) >= 1000 && step < units.length - 1) {
     value /= 1000;
     step += 1;
   }

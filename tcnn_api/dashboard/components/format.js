@@ -14,7 +14,7 @@ const ago = new Intl.RelativeTimeFormat(undefined, { numeric: "auto" });
 /** 1.2 M, 26 M: for parameters. Locales write thousands, millions and metres alike, so the letters are the SI's. */
 export function short(value) {
   if (value === null || value === undefined) return NONE;
-  const step = [[1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([size]) => value >= size);
+  const step = [[1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([size]) => Number(value.toPrecision(3)) >= size);
   const digits = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 3 });
   return step ? `${digits.format(value / step[0])}\u00a0${step[1]}` : digits.format(value);
 }
@@ -34,13 +34,21 @@ export function moment(iso, beside) {
   return beside && at.toDateString() === new Date(beside).toDateString() ? times.format(at) : dates.format(at);
 }
 
+/** In the largest unit of which there is one after rounding; days are those of the calendar here: yesterday is the day before today. */
 export function since(iso, now = Date.now()) {
   if (!iso) return NONE;
-  const seconds = (new Date(iso).getTime() - now) / 1000;
-  for (const [unit, size] of [["day", 86400], ["hour", 3600], ["minute", 60]]) {
-    if (Math.abs(seconds) >= size) return ago.format(Math.round(seconds / size), unit);
+  const at = new Date(iso);
+  const whole = (size) => Math.round((at - now) / (1000 * size));
+  if (Math.abs(at - now) < 10_000) return "just now";
+  for (const [unit, size, most] of [["second", 1, 60], ["minute", 60, 60], ["hour", 3600, 24]]) {
+    if (Math.abs(whole(size)) < most) return ago.format(whole(size), unit);
   }
-  return Math.abs(seconds) < 10 ? "just now" : ago.format(Math.round(seconds), "second");
+  return ago.format(day(at) - day(new Date(now)), "day");
+}
+
+/** Days of the calendar are counted on: also those of 23 or 25 hours are one. */
+function day(at) {
+  return Date.UTC(at.getFullYear(), at.getMonth(), at.getDate()) / 86_400_000;
 }
 
 /** 75 → 1 min 15 s. */
