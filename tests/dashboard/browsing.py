@@ -78,9 +78,9 @@ PLACES = """(element, words) => {
             found[word] = 10000 * Math.round(bottom / 8) + left;
         }
     }
-    return words.toSorted((one, other) => found[one] - found[other]);
+    return words.filter((one) => one in found).toSorted((one, other) => found[one] - found[other]);
 }"""
-"""Words of an element as they are seen, line by line from left to right."""
+"""Those of the words that an element has, as they are seen, line by line from left to right."""
 ALL_LOOKS = [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")]
 LOOKS = ALL_LOOKS if "TCNN_TEST_LATENCY" in os.environ else [(390, "dark")]
 """Pages are wide and light where nothing is said; `make test-latency` looks at all four. axe takes a second a look."""

@@ -108,6 +108,7 @@ def test_numbers_stay_with_their_words_beside_names_from_right_to_left(
     assert_in_order(main.locator("h2", has_text=HEBREW).filter(has_text="Confusions").first, "Confusions", *sized)
     by_class = page.get_by_role("region", name="Accuracy by class")
     assert_in_order(by_class.get_by_role("columnheader").filter(has_text=HEBREW).first, *sized)
+    assert_in_order(main.locator(".differences li"), *sized, "vs.", "resnet18", "+10.0")
     page.get_by_text("The images on which they differ, and those that each gets wrong").click()
     assert_in_order(main.locator("h3", has_text="newly right"), *sized, "newly right", "1")
     images = main.locator(".changed li")

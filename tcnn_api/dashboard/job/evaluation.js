@@ -32,7 +32,7 @@ export function evaluation({ data, split, images, held_out: heldOut, trained_on:
     ...rows.filter((row) => Object.keys(row.corruptions ?? {}).length).map((row) => heat(row, rows.length > 1)),
     classes(rows),
     ...rows.filter((row) => row.clean?.confusions?.length).map((row) => confusions(row, rows)),
-    job.request.config?.examples ? single(job, data, changes) : null,
+    job.request.config?.examples ? single(job, data, rows, changes) : null,
   ];
 }
 
@@ -69,6 +69,7 @@ function pixels(row) {
   return row.height === row.width ? String(row.height) : `${row.height}×${row.width}`;
 }
 
+/** A model; beside others of it, at its size. */
 function called(row, rows) {
   const sizes = rows.filter((one) => one.model === row.model).length > 1;
   return sizes ? `${told(row.model)}, ${pixels(row)} pixels` : told(row.model);
@@ -147,10 +148,10 @@ function confusions(row, rows) {
 const signed = new Intl.NumberFormat(undefined, { signDisplay: "exceptZero", minimumFractionDigits: 1, maximumFractionDigits: 1 });
 
 /** Image by image: how each model departs from the first, and what each gets wrong; fetched when it is asked for. */
-function single(job, data, changes) {
+function single(job, data, rows, changes) {
   const place = h("div");
-  const line = ({ of, over, top1: { mean, low, high }, newly_right: right, newly_wrong: wrong }) =>
-    `${told(of)}, vs. ${told(over)}: ${signed.format(100 * mean)} (${signed.format(100 * low)} to ${signed.format(100 * high)}) percentage points; ${some(right)} newly right, ${count(wrong)} newly wrong.`;
+  const line = ({ of, over, height, width, top1: { mean, low, high }, newly_right: right, newly_wrong: wrong }) =>
+    `${called({ model: of, height, width }, rows)}, vs. ${told(over)}: ${signed.format(100 * mean)} (${signed.format(100 * low)} to ${signed.format(100 * high)}) percentage points; ${some(right)} newly right, ${count(wrong)} newly wrong.`;
   const open = async () => {
     if (!details.open || place.hasChildNodes()) return;
     place.append(h("p", { class: "loading" }, "Loading…"));
@@ -160,8 +161,8 @@ function single(job, data, changes) {
       const other = whole.rows.map((one) => explorer(one.model, data)).find(Boolean);
       place.replaceChildren(...whole.changes.flatMap((one) => {
         const looked = explorer(one.of, data) ?? explorer(one.over, data) ?? other;
-        return [...gallery(`${called(row(whole, one), whole.rows)}: newly right`, one.right_images, one.newly_right, looked),
-          ...gallery(`${called(row(whole, one), whole.rows)}: newly wrong`, one.wrong_images, one.newly_wrong, looked)];
+        const name = called({ ...one, model: one.of }, whole.rows);
+        return [...gallery(`${name}: newly right`, one.right_images, one.newly_right, looked), ...gallery(`${name}: newly wrong`, one.wrong_images, one.newly_wrong, looked)];
       }), ...whole.rows.filter((one) => one.clean).flatMap((one) =>
         gallery(`${called(one, whole.rows)}: wrong`, one.mistakes, one.clean.images - one.clean.right, explorer(one.model, data) ?? other)));
     } catch (error) {
@@ -173,9 +174,4 @@ function single(job, data, changes) {
     h("h2", {}, "Image by image"),
     changes.length > 0 && h("ul", { class: "differences" }, changes.map((one) => h("li", {}, line(one)))),
     details);
-}
-
-/** The row of a change's model, at its size. */
-function row(whole, { of, height, width }) {
-  return whole.rows.find((one) => one.model === of && one.height === height && one.width === width);
 }
