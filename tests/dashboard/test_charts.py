@@ -158,6 +158,27 @@ NAMED = """([module, names]) => import(module).then(({ chart }) => {
   made.draw(names.map((name) => ({ name, points: [[1, 2e-7], [2, 1e-7]] })));
 })"""
 """A chart of series of these names."""
+FORMULAS = {
+    '=HYPERLINK("http://elsewhere","result")': '\'=HYPERLINK("http://elsewhere","result")',
+    **{name: f"'{name}" for name in ("+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1")},
+    **{name: name for name in ("1-1", "a=b", "resnet18", "")},
+}
+"""Names, and how a spreadsheet takes them for text."""
+
+
+def test_a_name_that_begins_like_a_formula_is_text_in_a_spreadsheet(server: Server, open_page: Open) -> None:
+    """And values below zero are numbers."""
+    page = open_page(f"{server.url}/static/dashboard/base.css")  # beside the modules
+    saved = page.evaluate(
+        """(names) => import('./saving.js').then(({ csvOf }) =>
+            csvOf(names.map((name) => ({ name, points: [[-1, -2.5]] })), "epoch"))""",
+        list(FORMULAS),
+    )
+    names, values = csv.reader(io.StringIO(saved, newline=""))
+    assert names == ["epoch", *FORMULAS.values()]
+    assert values == ["-1"] + ["-2.5"] * len(FORMULAS)
+
+
 PIECES = """part => {
   const words = document.createRange();
   words.selectNodeContents(part);

@@ -16,8 +16,9 @@ export function csvOf(series, axis) {
   return lines.map((line) => line.map(cell).join(",")).join("\n") + "\n";
 }
 
+/** Spreadsheets compute what begins like a formula: a name that does has an apostrophe before it. Numbers are as they are. */
 function cell(value) {
-  const text = String(value);
+  const text = typeof value === "string" && /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value);
   return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 
