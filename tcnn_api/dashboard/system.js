@@ -1,7 +1,7 @@
 // How the service stands: who waits and for how long, what has ended, workers and their GPUs, disk, versions.
 
 import { h, say } from "./dom.js";
-import { bytes, count, date, duration, percent, since } from "./components/format.js";
+import { bytes, count, date, duration, percent, since, some } from "./components/format.js";
 import { get } from "./server/http.js";
 import { trouble } from "./components/parts.js";
 import { scrolling } from "./components/scrolling.js";
@@ -95,7 +95,7 @@ function workers(all) {
   const memory = (gpu) => (gpu.memory_total ? `${bytes(gpu.memory_used)} of ${bytes(gpu.memory_total)}` : "memory unknown");
   return table("Workers", "Workers", ["Worker", "State", "Slots in use", "GPUs", "Version", "Last seen"],
     all.map((one) => [h("span", {}, one.name, h("span", { class: "muted" }, ` on ${one.host}`)), one.present ? (one.keeps_house ? "✓ online, does the housekeeping" : "✓ online") : "✕ no heartbeat",
-      `${count(one.busy)} of ${count(one.slots)}${one.waiting ? `, ${count(one.waiting)} waiting job${one.waiting === 1 ? "" : "s"}` : ""}`, one.gpus.length ? h("ul", { class: "gpus" }, one.gpus.map((gpu) => h("li", {}, `${gpu.index}: ${gpu.name}, ${memory(gpu)}`))) : "none",
+      `${count(one.busy)} of ${count(one.slots)}${one.waiting ? `, ${some(one.waiting, "waiting job")}` : ""}`, one.gpus.length ? h("ul", { class: "gpus" }, one.gpus.map((gpu) => h("li", {}, `${gpu.index}: ${gpu.name}, ${memory(gpu)}`))) : "none",
       one.version, h("span", { title: `Online since ${date(one.started_at)}` }, since(one.heartbeat_at))]),
     "No worker has been seen in the last day.");
 }

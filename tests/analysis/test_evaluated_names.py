@@ -76,9 +76,10 @@ def test_tables_of_a_page(tmp_path: Path) -> None:
 def test_models_that_get_one_name_keep_lines_of_their_own() -> None:
     """Two uploads, each called best.safetensors: not one line that goes through the points of both."""
     rows = tuple(made_up.evaluated(f"ckpt_{n}", top1, size) for n, top1 in ((1, 0.5), (2, 0.7)) for size in (64, 96))
-    found = EvaluationFile(data="ds_1", images=10, rows=rows, trained_on=("ckpt_2", "ckpt_3"))
+    found = EvaluationFile(data="ds_1", images=10, rows=rows, trained_on=("ckpt_2", "ckpt_3"), part_lost=("ckpt_3",))
     told = found.renamed({"ckpt_1": "best.safetensors", "ckpt_2": "best.safetensors", "ckpt_3": "best.safetensors"})
     assert told.trained_on == ("best.safetensors 2", "best.safetensors 3")
+    assert told.part_lost == ("best.safetensors 3",)
     drawn = robustness.resolution(told.rows)
     assert drawn is not None
     assert [list(line.get_ydata()) for line in drawn.axes[0].lines] == [[50, 50], [70, 70]]

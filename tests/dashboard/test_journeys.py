@@ -59,7 +59,7 @@ def ask_for_a_conversion(page: Any) -> None:
     model.press("ArrowDown")
     model.press("Enter")
     expect(model).to_have_value("test_resnet")
-    expect(page.get_by_text("of layer4 are converted")).to_be_visible()
+    expect(page.get_by_text(re.compile("^Converts .* of layer4;"))).to_be_visible()
     page.get_by_label("Pretrained weights").uncheck()
     page.get_by_role("button", name="Convert").click()
     expect(page.get_by_role("heading", name="test_resnet")).to_be_visible()

@@ -52,6 +52,15 @@ class Named(Story):
         self.house.store.finish(claim, Result(files=(), metrics=found))
         return claim.job
 
+    def measured_after_a_correction(self) -> str:
+        """With the model of a run that held out a part of what was another data set then."""
+        claim = self._taken(priority=100, kind=Kind.EVALUATE, request={"job": self.succeeded.job, "dataset": PETS})
+        row = {"model": self.succeeded.job, "height": 64, "width": 64, "clean": {"images": 1, "right": 1, "top1": 1.0}}
+        found = {"data": PETS, "split": "val", "images": 1, "held_out": False, "trained_on": [self.succeeded.job],
+                 "part_lost": [self.succeeded.job], "rows": [row]}  # fmt: skip
+        self.house.store.finish(claim, Result(files=(), metrics=found))
+        return claim.job
+
     def _best_before_the_last(self) -> str:
         """A run whose model is that of its second epoch."""
         claim = self._taken(priority=100, kind=Kind.FINETUNE, request={"job": self.succeeded.job, "dataset": PETS})
@@ -118,6 +127,16 @@ def test_of_a_data_set_that_is_not_divided_no_split_was_measured(server: Server,
     expect(accuracy).to_have_text(f"65%{low:.0%} to {high:.0%}")
 
 
+def test_an_evaluation_says_that_the_part_held_out_is_lost(server: Server, story: Named, open_page: Open) -> None:
+    """And one image is one."""
+    page = open_page(f"{server.url}/#/jobs/{story.measured_after_a_correction()}")
+    notices = page.locator(".notice.bad")
+    expect(notices).to_have_text(
+        [re.compile("^test_resnet: trained on"), re.compile("^test_resnet: a part .* any more")]
+    )
+    expect(page.get_by_text("1 image of pets & others.zip: split val.")).to_be_visible()
+
+
 def test_the_best_epoch_is_counted_like_all_others(server: Server, story: Named, open_page: Open) -> None:
     """From 1, as in the table of epochs; and runs are sorted by it."""
     jobs = ",".join((story.best, story.succeeded.job))
@@ -170,6 +189,17 @@ def test_times_ago_are_in_rounded_units_and_days_of_the_calendar(server: Server,
         [list(ago), now],
     )
     assert dict(zip(ago, said, strict=True)) == ago
+
+
+def test_one_is_no_plural(server: Server, open_page: Open) -> None:
+    page = open_page(f"{server.url}/static/dashboard/base.css")
+    said = page.evaluate(
+        """import('./components/format.js').then(({ describeDataset, some }) =>
+            [some(0, 'image'), some(1, 'image'), some(1000, 'image'), some(2, 'class', 'classes'),
+             describeDataset({ name: 'pets', images: 1, classes: ['cat'] })])"""
+    )
+    assert said[:4] == ["0 images", "1 image", "1,000 images", "2 classes"]
+    assert said[4].endswith(" · 1 image, 1 class")
 
 
 def test_units_are_chosen_after_rounding(server: Server, open_page: Open) -> None:

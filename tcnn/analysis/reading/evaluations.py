@@ -54,14 +54,19 @@ class EvaluationFile(Record):
     """Whether only images were measured that training had held out."""
     trained_on: tuple[str, ...] = ()
     """Models that were trained on some of the images."""
+    part_lost: tuple[str, ...] = ()
+    """Those of them that held a part out, which cannot be told any more."""
 
     def renamed(self, names: Mapping[str, str]) -> "EvaluationFile":
         """The same, with other names of the data set and of the models; of models that are called alike, numbered."""
-        models = list(dict.fromkeys((*(row.model for row in self.rows), *self.trained_on)))
+        models = list(dict.fromkeys((*(row.model for row in self.rows), *self.trained_on, *self.part_lost)))
         called = dict(zip(models, distinct(names.get(model, model) for model in models), strict=True))
         rows = tuple(row.model_copy(update={"model": called[row.model]}) for row in self.rows)
-        trained_on = tuple(called[model] for model in self.trained_on)
-        return self.model_copy(update={"data": names.get(self.data, self.data), "rows": rows, "trained_on": trained_on})
+        seen = {
+            name: tuple(called[model] for model in models)
+            for name, models in (("trained_on", self.trained_on), ("part_lost", self.part_lost))
+        }
+        return self.model_copy(update={"data": names.get(self.data, self.data), "rows": rows, **seen})
 
 
 def titles(models: Iterable[str]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 // The page: a network that runs here, pictures that never leave this computer, and what the heads attend to.
 
 import { h, say } from "./dom.js";
-import { number, percent } from "./numbers.js";
+import { number, percent, some } from "./numbers.js";
 import { testPicture } from "./picture.js";
 import { NoImage, prepare } from "./prepare.js";
 import { viewer } from "./viewer.js";
@@ -47,7 +47,7 @@ async function start() {
   main.replaceChildren(
     h("div", { class: "head" }, h("div", {},
       h("h1", {}, "What the heads attend to"),
-      h("p", { class: "muted" }, "T-CNN of ", h("code", {}, told.base_model), ` · ${told.layers.length} attention layer${told.layers.length === 1 ? "" : "s"}, images of ${told.input.size.join("×")} pixels`))),
+      h("p", { class: "muted" }, "T-CNN of ", h("code", {}, told.base_model), ` · ${some(told.layers.length, "attention layer")}, images of ${told.input.size.join("×")} pixels`))),
     problem, ranking, view.element,
   );
 

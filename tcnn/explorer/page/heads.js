@@ -1,7 +1,7 @@
 // The heads of every layer as tiles: where each looks, its gate, how far it looks; in the kernel's order, or by either.
 
 import { h, say } from "./dom.js";
-import { number, percent } from "./numbers.js";
+import { number, percent, some } from "./numbers.js";
 import { distance, drawHead } from "./maps.js";
 
 export const ORDERS = { kernel: "as on the kernel", gate: "by gate, position first", distance: "by distance, farthest first" };
@@ -34,7 +34,7 @@ export function headCards(chosen) {
     const temperature = h("span");
     return { tiles, heads, temperature, order: "", element: h("section", { class: "card layer", "data-layer": layer.name },
       h("h2", {}, h("code", {}, layer.name)),
-      h("p", { class: "hint" }, `${layer.heads} heads${layer.kernel ? `, ${layer.kernel.join("×")} kernel` : ""} · ${rows - top - bottom}×${width - left - right} pixels${left + right + top + bottom ? " and a border" : ""} · τ `, temperature, ` · uniform: ${percent(1 / (rows * width), 1)}`),
+      h("p", { class: "hint" }, `${some(layer.heads, "head")}${layer.kernel ? `, ${layer.kernel.join("×")} kernel` : ""} · ${rows - top - bottom}×${width - left - right} pixels${left + right + top + bottom ? " and a border" : ""} · τ `, temperature, ` · uniform: ${percent(1 / (rows * width), 1)}`),
       heads) };
   }
 

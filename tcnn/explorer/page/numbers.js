@@ -8,6 +8,11 @@ export function count(value) {
   return value === null || value === undefined ? NONE : whole.format(value);
 }
 
+/** So many of something: 1 image, 1,000 images; 2 classes. */
+export function some(value, one, more = `${one}s`) {
+  return `${count(value)} ${value === 1 ? one : more}`;
+}
+
 export function number(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return NONE;
   if (value === 0) return "0";

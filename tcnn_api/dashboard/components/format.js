@@ -2,10 +2,10 @@
 
 import { named } from "./names.js";
 import { isolated } from "../dom.js";
-import { NONE, bytes, count } from "../numbers.js";
+import { NONE, bytes, count, some } from "../numbers.js";
 import { forPages } from "../server/wording.js";
 
-export { bytes, count, number, percent } from "../numbers.js";
+export { bytes, count, number, percent, some } from "../numbers.js";
 
 const dates = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const times = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
@@ -17,11 +17,6 @@ export function short(value) {
   const step = [[1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([size]) => Number(value.toPrecision(3)) >= size);
   const digits = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 3 });
   return step ? `${digits.format(value / step[0])}\u00a0${step[1]}` : digits.format(value);
-}
-
-/** So many images. */
-export function some(images) {
-  return `${count(images)} ${images === 1 ? "image" : "images"}`;
 }
 
 export function date(iso) {
@@ -87,7 +82,7 @@ export function deed(job) {
 
 /** What an uploaded data set is. */
 export function describeDataset(one) {
-  return `${isolated(one.name)} · ${count(one.images)} images, ${count(one.classes.length)} classes`;
+  return `${isolated(one.name)} · ${some(one.images, "image")}, ${some(one.classes.length, "class", "classes")}`;
 }
 
 /** What an uploaded checkpoint is. */

@@ -1,7 +1,7 @@
 // The catalogue as a combobox: type a part of a name, choose with the mouse or the arrow keys.
 
 import { fresh, h, say } from "../dom.js";
-import { short } from "../components/format.js";
+import { short, some } from "../components/format.js";
 import { get, whenBack } from "../server/http.js";
 
 const MOST = 40;
@@ -56,7 +56,7 @@ export function modelPicker({ value = "" } = {}) {
     }
     list.hidden = false;
     input.setAttribute("aria-expanded", "true");
-    say(status, `${found.length}${more ? " or more" : ""} models; parameters before → after.`);
+    say(status, `${more ? `${found.length} or more models` : some(found.length, "model")}; parameters before → after.`);
   }
 
   function close() {
@@ -76,7 +76,7 @@ export function modelPicker({ value = "" } = {}) {
 
   function tell(model) {
     const weights = model.weights.length ? `weights: ${model.weights.slice(0, 4).join(", ")}${model.weights.length > 4 ? ", …" : ""}` : "no pretrained weights";
-    say(status, `${model.layers} layers (${model.kernels.join(", ")}) of ${model.stage} are converted; ${short(model.parameters)} → ${short(model.converted_parameters)} parameters; ${model.input_size.slice(1).join("×")} pixels; ${weights}.`);
+    say(status, `Converts ${some(model.layers, "layer")} (${model.kernels.join(", ")}) of ${model.stage}; ${short(model.parameters)} → ${short(model.converted_parameters)} parameters; ${model.input_size.slice(1).join("×")} pixels; ${weights}.`);
   }
 
   /** What was typed without choosing may still be a model's name. */

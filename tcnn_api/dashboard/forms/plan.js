@@ -1,7 +1,7 @@
 // What a fine-tuning job would take, asked before it is submitted.
 
 import { h } from "../dom.js";
-import { bytes, count, duration, short } from "../components/format.js";
+import { bytes, count, duration, short, some } from "../components/format.js";
 
 /** The answer of `POST /plan` as a card. */
 export function planned(plan) {
@@ -12,7 +12,7 @@ export function planned(plan) {
     h("h2", {}, "What it will take"),
     h("dl", { class: "facts roomy" },
       fact("Images", `${count(plan.train_images)} to train on, ${count(plan.val_images)} held out`),
-      fact("Updates", `${count(plan.updates)} in ${count(plan.epochs)} epochs${baseline ? ", and as many for the CNN" : ""}`),
+      fact("Updates", `${count(plan.updates)} in ${some(plan.epochs, "epoch")}${baseline ? ", and as many for the CNN" : ""}`),
       fact("Parameters", source ? `${short(source.parameters)} → ${short(result.parameters)}` : short(result.parameters)),
       result.flops !== null && fact("FLOPs per image", source?.flops ? `${short(source.flops)} → ${short(result.flops)}` : short(result.flops)),
       fact(plan.device === "cpu" ? "Memory" : "GPU memory", `${bytes(held)}${memory.free === null ? "" : ` of ${bytes(memory.free)}`}`),

@@ -31,7 +31,7 @@ export function beforeAfter(found, job) {
       h("table", { class: "stuck" },
         h("thead", {}, h("tr", {}, ["Model", "Accuracy", `${percent(scale[0], 0)} to ${percent(scale[1], 0)}`, "Corrupted", "FLOPs", "Images/s", "Size"].map((word) => h("th", { scope: "col" }, word)))),
         h("tbody", {}, found.rows.map((row) => line(row, scale))))),
-    h("p", { class: "muted" }, `On ${count(found.images)} validation images, with ${percent(SURE, 0)} intervals; images per second through the model alone${measured.some((row) => spread(row.cost.images_per_second)) ? ", slowest to fastest pass" : ""}.`,
+    h("p", { class: "muted" }, `On ${some(found.images, "validation image")}, with ${percent(SURE, 0)} intervals; images per second through the model alone${measured.some((row) => spread(row.cost.images_per_second)) ? ", slowest to fastest pass" : ""}.`,
       found.corrupted_images > 0 && ` Corrupted: ${count(found.corrupted_images)} of them, each with a randomly drawn corruption (of ImageNet-C’s fifteen) and severity (of five), the same for all models.`),
     found.differences.length > 0 && h("ul", { class: "differences" }, telling(found.differences).map((one) => h("li", {}, told(one)))),
     more("Class by class", classes, drawClasses),
@@ -108,7 +108,7 @@ function estimate({ mean, low, high }) {
 }
 
 function told(one) {
-  return `${NAMES[one.of]}, vs. ${NAMES[one.over]}: ${points(one)}; ${some(one.newly_right)} newly right, ${count(one.newly_wrong)} newly wrong, ${count(one.otherwise_wrong)} wrong in a different way${one.corrupted ? `; on corrupted images ${estimate(one.corrupted)}` : ""}.`;
+  return `${NAMES[one.of]}, vs. ${NAMES[one.over]}: ${points(one)}; ${some(one.newly_right, "image")} newly right, ${count(one.newly_wrong)} newly wrong, ${count(one.otherwise_wrong)} wrong in a different way${one.corrupted ? `; on corrupted images ${estimate(one.corrupted)}` : ""}.`;
 }
 
 async function fill(place, draw, url) {

@@ -1,7 +1,7 @@
 // How well the converted model computes what its CNN computes: the numbers of the verification, and the drift at τ = 1.
 
 import { h } from "../dom.js";
-import { number, percent, short } from "../components/format.js";
+import { number, percent, short, some } from "../components/format.js";
 import { scrolling } from "../components/scrolling.js";
 
 export function equivalence(report, conversion) {
@@ -24,7 +24,7 @@ export function equivalence(report, conversion) {
     h("dl", { class: "facts roomy" },
       report.temperature !== undefined && fact("Compared at τ", number(report.temperature)),
       report.images && fact("Compared on", sample(report.images)),
-      conversion && fact("Converted", `${conversion.layers.length} layers of ${conversion.stage}`),
+      conversion && fact("Converted", `${some(conversion.layers.length, "layer")} of ${conversion.stage}`),
       conversion && fact("Parameters", `${short(conversion.parameters_before)} → ${short(conversion.parameters_after)}`)),
     drift && h("p", { class: "hint drift" }, drifted(drift, report.images ?? "")),
     passes.length > 0 && layers(passes));
@@ -33,16 +33,17 @@ export function equivalence(report, conversion) {
 /** What a batch was, in words: "noise 2×3×224×224" is two of noise. */
 function sample(images) {
   const [kind, shape = ""] = images.split(" ");
-  const [count, , height, width] = shape.split("×");
+  const [batch, , height, width] = shape.split("×");
   if (!width) return images;
-  return `${count} ${kind === "noise" ? "images of noise" : "images of the data set"}, ${height}×${width} pixels`;
+  return `${some(Number(batch), "image")} of ${kind === "noise" ? "noise" : "the data set"}, ${height}×${width} pixels`;
 }
 
 /** Drift is no error: at τ = 1 the same weights are another function, which training starts to make its own. */
 function drifted(drift, images) {
   const far = `At τ = 1, towards which training takes it, the same untrained weights compute another function: the output differs from the CNN’s by ${percent(drift.logits.relative)}`;
   if (!images || images.startsWith("noise")) return `${far}, on noise. Only real images would show how predictions change.`;
-  return `${far}, and ${percent(drift.top1_agreement, 0)} of ${images.split(" ")[1]?.split("×")[0] ?? ""} real images get the same prediction.`;
+  const batch = images.split(" ")[1]?.split("×")[0];
+  return `${far}, and ${percent(drift.top1_agreement, 0)} of ${batch ? some(Number(batch), "real image") : "the real images"} get the same prediction.`;
 }
 
 function fact(name, value) {

@@ -14,13 +14,14 @@ const SQUARE = 20; // classes of which a whole matrix can be read
 const PAIRS = 50; // and else so many pairs
 
 /** The cards of an evaluation's page, by what its result has. */
-export function evaluation({ data, split, images, held_out: heldOut, trained_on: seen = [], rows = [], differences = [], changes = [] }, job) {
+export function evaluation({ data, split, images, held_out: heldOut, trained_on: seen = [], part_lost: lost = [], rows = [], differences = [], changes = [] }, job) {
   const whose = heldOut ? "those held out from training" : split === null ? "all of them, since it has no splits" : `split ${split}`;
   return [
     h("section", { class: "card" },
       h("h2", {}, "Accuracy"),
-      h("p", {}, `${count(images)} images of ${told(data)}: ${whose}.`),
+      h("p", {}, `${some(images, "image")} of ${told(data)}: ${whose}.`),
       seen.length > 0 && h("p", { class: "notice bad" }, `${seen.map(told).join(", ")}: trained on these images, so this is not the accuracy on new ones.`),
+      lost.length > 0 && h("p", { class: "notice bad" }, `${lost.map(told).join(", ")}: a part of these images was held out from training, and which part cannot be told any more, because a file name, a class or the order of the images has changed. Measure on the data set as it was, or on other images.`),
       table("Accuracy by model", ["Model", "Pixels", "Top-1", "Top-5", "Loss", "Corrupted, top-1", "mCE"],
         rows.map((row) => h("tr", {},
           h("th", { scope: "row", class: "long" }, named(row.model), seen.includes(row.model) && h("span", { class: "tag" }, "trained on these")),
@@ -151,7 +152,7 @@ const signed = new Intl.NumberFormat(undefined, { signDisplay: "exceptZero", min
 function single(job, data, rows, changes) {
   const place = h("div");
   const line = ({ of, over, height, width, top1: { mean, low, high }, newly_right: right, newly_wrong: wrong }) =>
-    `${called({ model: of, height, width }, rows)}, vs. ${told(over)}: ${signed.format(100 * mean)} (${signed.format(100 * low)} to ${signed.format(100 * high)}) percentage points; ${some(right)} newly right, ${count(wrong)} newly wrong.`;
+    `${called({ model: of, height, width }, rows)}, vs. ${told(over)}: ${signed.format(100 * mean)} (${signed.format(100 * low)} to ${signed.format(100 * high)}) percentage points; ${some(right, "image")} newly right, ${count(wrong)} newly wrong.`;
   const open = async () => {
     if (!details.open || place.hasChildNodes()) return;
     place.append(h("p", { class: "loading" }, "Loading…"));

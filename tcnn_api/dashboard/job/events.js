@@ -1,7 +1,7 @@
 // What happened to a job, newest first: as a stream tells it, or asked for where there is none.
 
 import { h } from "../dom.js";
-import { date, moment, number, percent } from "../components/format.js";
+import { date, moment, number, percent, some } from "../components/format.js";
 import { card } from "../components/parts.js";
 import { get } from "../server/http.js";
 import { forPages } from "../server/wording.js";
@@ -56,7 +56,7 @@ function told({ kind, data }) {
     case "resumed": return "Resumed and queued again";
     case "started": return `Attempt ${data.attempt} started`;
     case "phase": return data.phase.charAt(0).toUpperCase() + data.phase.slice(1);
-    case "converted": return `Converted ${data.layers} layers${data.verified ? ", verified" : ""}`;
+    case "converted": return `Converted ${some(data.layers, "layer")}${data.verified ? ", verified" : ""}`;
     case "epoch": return `Epoch ${data.epoch + 1}: loss ${number(data.train_loss)}, accuracy ${percent(data.val?.top1)}`;
     case "message": return forPages(data.text);
     case "retrying": return `Failed, will be retried: ${message}`;

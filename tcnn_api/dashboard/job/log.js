@@ -2,7 +2,7 @@
 
 import { fresh, h, say } from "../dom.js";
 import { select } from "../components/form.js";
-import { count } from "../components/format.js";
+import { count, some } from "../components/format.js";
 import { ask, key, save } from "../server/http.js";
 import { fileLink, trouble } from "../components/parts.js";
 
@@ -64,7 +64,7 @@ export function logOf(id) {
     const all = text.split("\n");
     const found = all.map((line, place) => [place + 1, line]).filter(([, line]) => line.toLowerCase().includes(wanted));
     lines.setAttribute("aria-label", `Log, lines with ${words}`);
-    say(told, `${count(found.length)} of ${count(all.length)} lines${found.length > MOST ? `; the last ${count(MOST)} are shown` : ""}`);
+    say(told, `${count(found.length)} of ${some(all.length, "line")}${found.length > MOST ? `; the last ${count(MOST)} are shown` : ""}`);
     lines.replaceChildren(...found.slice(-MOST).map(([number, line]) => h("span", { class: "found" }, h("span", { class: "number" }, number), ...marked(line, wanted), "\n")));
   }
 

@@ -3,7 +3,7 @@
 
 import { announce, h } from "../dom.js";
 import { FIRST, cell, columnsOf, heading, isColumn, sortable } from "../components/columns.js";
-import { STATUS, deed, title } from "../components/format.js";
+import { STATUS, deed, some, title } from "../components/format.js";
 import { get } from "../server/http.js";
 import { chips, editable } from "../components/labels.js";
 import { learn, mentions } from "../components/names.js";
@@ -132,7 +132,7 @@ export function show(main, query) {
 
   function top() {
     scrollTo(0, 0);
-    announce(`${jobs.length} runs`);
+    announce(some(jobs.length, "run"));
   }
 
   function draw() {

@@ -1,7 +1,7 @@
 // One uploaded model: a checkpoint and what `tcnn info` tells of it, or a CNN's weights and the tensors in them.
 
 import { announce, h, isolated } from "../dom.js";
-import { bytes, count, date, number, percent, short } from "../components/format.js";
+import { bytes, count, date, number, percent, short, some } from "../components/format.js";
 import { ask, get } from "../server/http.js";
 import { card, pairs, refused, sure, trouble } from "../components/parts.js";
 import { scrolling } from "../components/scrolling.js";
@@ -95,7 +95,7 @@ function checked(found) {
 function trained(found, title = "How it was fine-tuned") {
   if (!found) return null;
   return facts(title, [["Images", found.data], ["Epoch", found.epoch && count(found.epoch)], ["Accuracy then (top-1)", found.top1 === null ? null : percent(found.top1)],
-    ["Measured on", found.images && `${count(found.images)} images`]]);
+    ["Measured on", found.images && some(found.images, "image")]]);
 }
 
 function labels(names) {

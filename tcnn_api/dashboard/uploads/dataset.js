@@ -2,7 +2,7 @@
 
 import { announce, h, isolated, say } from "../dom.js";
 import { select } from "../components/form.js";
-import { bytes, count, date, number, percent } from "../components/format.js";
+import { bytes, count, date, number, percent, some } from "../components/format.js";
 import { ask, get } from "../server/http.js";
 import { busy, refused, sure, trouble } from "../components/parts.js";
 import { breakable, path, scrolling } from "../components/scrolling.js";
@@ -68,7 +68,7 @@ function contents(id, signal) {
 }
 
 function readable({ images, checked, unreadable, unreadable_images: named }) {
-  const of = checked < images ? `${count(checked)} images that were opened, of ${count(images)},` : `${count(images)} images`;
+  const of = checked < images ? `${some(checked, "image")} that were opened, of ${count(images)},` : some(images, "image");
   if (!unreadable) return h("p", { class: "good" }, `✓ All ${of} can be read.`);
   return [
     h("p", { class: "bad" }, `✕ ${count(unreadable)} of the ${of} cannot be read; training skips them.`),
@@ -90,8 +90,8 @@ function balance({ classes }) {
   const splits = [...new Set(classes.flatMap((one) => Object.keys(one.images)))];
   const totals = classes.map((one) => Object.values(one.images).reduce((sum, images) => sum + images, 0));
   const [least, most] = [Math.min(...totals), Math.max(...totals)];
-  const word = least === most ? `Every class has ${count(most)} images.`
-    : `The largest class has ${count(most)} images, the smallest ${count(least)}${most < 1.1 * least ? "" : `: ${number(most / least, 2)} times as many`}.`;
+  const word = least === most ? `Every class has ${some(most, "image")}.`
+    : `The largest class has ${some(most, "image")}, the smallest ${count(least)}${most < 1.1 * least ? "" : `: ${number(most / least, 2)} times as many`}.`;
   return [
     h("p", {}, word),
     splits.length > 1 && h("ul", { class: "legend" }, splits.map((name, place) => h("li", { class: `c${place}` }, h("b", {}, SPLITS[name] ?? name)))),
@@ -132,7 +132,7 @@ function gallery(one, signal) {
       problem.replaceChildren();
       if (!start) grid.replaceChildren();
       grid.append(...page.data.map(thumbnail));
-      say(words, `${count(grid.children.length)} of ${count(page.total)} images`);
+      say(words, `${count(grid.children.length)} of ${some(page.total, "image")}`);
       more.hidden = !page.has_more;
     } catch (error) {
       if (error.name === "AbortError" || own !== turn) return;

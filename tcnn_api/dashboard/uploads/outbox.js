@@ -1,7 +1,7 @@
 // Files on their way to the server, in a list that stands beside every page: an upload goes on wherever the user goes meanwhile.
 
 import { announce, h, isolated, say } from "../dom.js";
-import { bytes, count, percent } from "../components/format.js";
+import { bytes, percent, some } from "../components/format.js";
 import { callsOfShown } from "../components/shown.js";
 import { Away, key, once, upload, whenBack } from "../server/http.js";
 
@@ -19,8 +19,8 @@ new ResizeObserver(() => document.documentElement.style.setProperty("--outbox", 
 
 /** What the server found in an upload, in a line. */
 export function found(made) {
-  if (made.classes) return `${count(made.images)} images of ${count(made.classes.length)} classes (${made.classes.slice(0, 5).map(isolated).join(", ")}${made.classes.length > 5 ? ", …" : ""}).`;
-  if (made.tensors) return `${count(made.tensors)} tensors${made.architecture ? ` of ${made.architecture}` : ""}.`;
+  if (made.classes) return `${some(made.images, "image")} of ${some(made.classes.length, "class", "classes")} (${made.classes.slice(0, 5).map(isolated).join(", ")}${made.classes.length > 5 ? ", …" : ""}).`;
+  if (made.tensors) return `${some(made.tensors, "tensor")}${made.architecture ? ` of ${made.architecture}` : ""}.`;
   return `${made.base_model}.`;
 }
 
