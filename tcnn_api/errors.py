@@ -34,6 +34,7 @@ from tcnn_jobs.errors import (
     WrongState,
     for_requests,
 )
+from tcnn_jobs.model.columns import WrongPlace
 from tcnn_jobs.model.requests import KINDS
 
 log = structlog.get_logger("tcnn.api")
@@ -140,6 +141,7 @@ STATUS: tuple[tuple[type[TcnnError], int, str | None], ...] = (
     (NotFound, 404, None),
     (ImageGone, 404, "image"),
     (WrongState, 409, "status"),
+    (WrongPlace, 422, "after"),
     (TooLarge, 413, "body"),
     (TooSlow, 408, "body"),
     (UnsupportedMedia, 415, "Content-Type"),

@@ -162,14 +162,24 @@ class ModelView(Entry):
         return registered_name(self.name) if self.convertible else None
 
 
+NEXT = "Pass it as `after` for the next page, in the same order; null on the last page."
+AFTER = "`next` of the previous page, which remains valid if its last entry is deleted; or the id of an entry."
+
+
 class Page(BaseModel):
-    """A page of a list; pass the last id as `after` for the next page."""
+    """A page of a list."""
 
     object: Literal["list"] = "list"
     has_more: bool
 
 
-class JobList(Page):
+class Continued(Page):
+    """A page of a list; pass `next` as `after` for the next page."""
+
+    next: str | None = Field(description=NEXT)
+
+
+class JobList(Continued):
     """Jobs, newest first."""
 
     data: list[JobView]
@@ -181,6 +191,7 @@ class JobLines(BaseModel):
     order: list[str] = Field(description="Ids of the page's jobs, newest first.")
     changed: list[JobLine] = Field(description="Jobs that are new or have changed.")
     has_more: bool
+    next: str | None = Field(description=NEXT)
 
 
 class EventList(Page):
@@ -243,3 +254,8 @@ def safe_name(name: str) -> str:
 def page_of(items: Iterable[Any], more: bool) -> dict[str, Any]:
     """The envelope of a list."""
     return {"data": list(items), "has_more": more}
+
+
+def continued(items: Iterable[Any], following: str | None) -> dict[str, Any]:
+    """The envelope of a list that goes on at a place which the store has told."""
+    return page_of(items, following is not None) | {"next": following}

@@ -59,12 +59,13 @@ def states(call: Call) -> dict[str, str]:
 
 def _listed(call: Call) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
+    after: dict[str, str] = {}
     while True:
-        after = {"after": found[-1]["id"]} if found else {}
         page = call("GET", "/jobs", params={"limit": 100, **after}).json()
         found += page["data"]
-        if not page["has_more"]:
+        if page["next"] is None:
             return found
+        after = {"after": page["next"]}
 
 
 def _left(deployment: Deployment, accepted: Sequence[str], doomed: Sequence[str]) -> Iterator[str]:

@@ -121,7 +121,7 @@ STREAM = (
     'id: 1\nevent: queued\ndata: {"seq": 1, "at": "2026-11-21T12:00:00.123Z", "kind": "queued", "data": {}}\n\n'
     'event: progress\ndata: {"phase": "training", "percent": 12.5}\n\n'
 )
-LIVE = f'event: jobs\ndata: {{"order": ["{JOB}"], "changed": [], "has_more": false}}\n\n'
+LIVE = f'event: jobs\ndata: {{"order": ["{JOB}"], "changed": [], "has_more": false, "next": null}}\n\n'
 METRICS = "kind,updates,loss,val.top1\ntrain,20,2.31,\nepoch,156,,0.71\n"
 
 
@@ -134,3 +134,8 @@ def answer(example: Any, description: str, media: str = "application/json", **mo
 def listed(*rows: dict[str, Any]) -> dict[str, Any]:
     """A list's envelope."""
     return {"object": "list", "data": list(rows), "has_more": False}
+
+
+def begun(*rows: dict[str, Any]) -> dict[str, Any]:
+    """The envelope of a list of which this is the first page."""
+    return listed(*rows) | {"has_more": True, "next": "next_WzE3XQ"}

@@ -93,25 +93,26 @@ class Streams:
                 await sleep(POLL)
 
     async def watch(
-        self, tenant: str, look: Callable[[], tuple[list[Job], bool]], still: Still, turn: Turn = nullcontext
+        self, tenant: str, look: Callable[[], tuple[list[Job], str | None]], still: Still, turn: Turn = nullcontext
     ) -> AsyncIterator[ServerSentEvent]:
         """A page of jobs for a tenant, whenever something of it changes: the order of all, and those that have changed.
-        Ends with the key, or when the job after which the page begins is deleted."""
+        Ends with the key."""
         told: dict[str, str] = {}
-        order: list[str] | None = None
+        order: tuple[list[str], str | None] | None = None
         async with aclosing(self._looks(tenant, look, still, turn)) as looks:
             async for found in looks:
                 if isinstance(found, ServerSentEvent):
                     yield found
                     continue
-                (jobs, more), took = found
+                (jobs, following), took = found
                 lines = {job.id: JobLine.of(job) for job in jobs}
                 now = {job: line.model_dump_json() for job, line in lines.items()}
                 changed = [lines[job] for job, text in now.items() if told.get(job) != text]
-                if changed or list(now) != order:
-                    page = JobLines(order=list(now), changed=changed, has_more=more)
+                if changed or (list(now), following) != order:
+                    more = following is not None
+                    page = JobLines(order=list(now), changed=changed, has_more=more, next=following)
                     yield ServerSentEvent(page.model_dump_json(), event="jobs", sep="\n")
-                told, order = now, list(now)
+                told, order = now, (list(now), following)
                 await sleep(max(POLL, SHARE * took))
 
     async def _looks(

@@ -45,7 +45,9 @@ def list_jobs(
         ),
     ] = None,
     limit: Annotated[int, typer.Option(help="Maximum number of jobs.", metavar="N", min=1, max=100)] = 20,
-    after: Annotated[str | None, typer.Option(help="Only jobs after this one.", metavar="JOB")] = None,
+    after: Annotated[
+        str | None, typer.Option(help="Only jobs after this one, or after the page that told it.", metavar="PLACE")
+    ] = None,
     server: Server = None,
     key: Key = None,
     as_json: AsJson = False,
@@ -64,7 +66,8 @@ def list_jobs(
     out = console.stdout()
     out.print(_table(found["data"], [sort.lstrip("-")] if sort and "." in sort else []))
     if found["has_more"]:
-        out.print(f"more: --after {found['data'][-1]['id']}", markup=False)
+        # 0.2.0 tells no place, and its pages go on after a job.
+        out.print(f"more: --after {found.get('next') or found['data'][-1]['id']}", markup=False)
 
 
 def _table(jobs: list["Json"], column: list[str]) -> "Table":

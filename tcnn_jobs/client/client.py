@@ -79,7 +79,7 @@ class Client:
     def jobs(self, *, limit: int = 20, after: str | None = None, status: str | None = None, kind: str | None = None,
              model: str | None = None, search: str | None = None, tags: str | Sequence[str] = (),
              tenant: str | None = None, sort: str | None = None) -> Json:  # fmt: skip
-        """List jobs, newest first: a page as `data` and `has_more`; `after` is the last id of the page before.
+        """List jobs, newest first: a page as `data`, `has_more` and `next`, which is the next page's `after`.
 
         `model`: `made` for those that have made a model, `expected` for those that will if they succeed. `search`:
         words of their names, tags, notes and requests. `tags`: those that they have all of. `tenant`: whose, with an

@@ -4,13 +4,18 @@ A setting has one name wherever a request has it: `settings.lr` is `config.lr` o
 `finetune.config.lr` of `POST /transform`. A number of an evaluation is that of its first model: `metrics.top1` is
 `rows.0.clean.top1`. `metrics.accuracy` is the top-1 accuracy of the model that a result is: training keeps the weights
 of its best epoch, and `metrics.top1` is that of its last one.
+
+Lists are sorted by them, too, and go on from one page to the next at a place in that order.
 """
 
+import base64
+import json
 import math
 import re
 from typing import Any, NamedTuple
 
 from tcnn.errors import RequestError
+from tcnn_jobs.model.naming import shown
 
 Path = tuple[str, ...]
 
@@ -120,3 +125,49 @@ class Order(NamedTuple):
                 f"greatest first, found {text[:100]!a}"
             )
         return cls(by, text.startswith("-"))
+
+
+_CURSOR = "next_"
+_LARGEST = 2**63 - 1
+"""The largest number that a row can have."""
+
+
+class WrongPlace(RequestError):
+    """A list in this order has no such place."""
+
+
+class Cursor(NamedTuple):
+    """A place in an order: the row's number and what it is sorted by. It stays when the row is deleted or changed."""
+
+    number: int
+    by: str = "created"
+    value: str | float | None = None
+
+    def __str__(self) -> str:
+        """As clients pass it on, who are to make nothing of it."""
+        text = json.dumps(self, separators=(",", ":"))
+        return _CURSOR + base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+    @classmethod
+    def of(cls, text: str, by: str = "created") -> "Cursor | None":
+        """The place that a text stands for; None for an id. Raises `WrongPlace` for one of another order, and for what
+        no page has told."""
+        if not text.startswith(_CURSOR):
+            return None
+        try:
+            coded = text.removeprefix(_CURSOR)
+            found = cls(*json.loads(base64.b64decode(coded + "=" * (-len(coded) % 4), altchars=b"-_", validate=True)))
+        except (ValueError, TypeError, RecursionError):
+            found = cls(-1)
+        if type(found.number) is not int or not 0 <= found.number <= _LARGEST or found.by != by or not _sorts(found):
+            raise WrongPlace(f"after: expected an id, or `next` of a page in the same order, found {shown(text)}")
+        return found
+
+
+def _sorts(found: Cursor) -> bool:
+    """Whether this order has such values."""
+    if found.value is None:
+        return True
+    if found.by == "name":
+        return isinstance(found.value, str) and "\0" not in found.value and found.value.isprintable()
+    return isinstance(found.value, float) and math.isfinite(found.value)

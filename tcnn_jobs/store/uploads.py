@@ -8,6 +8,7 @@ from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import keys, stored, uploads
 from tcnn_jobs.errors import UploadNotFound
+from tcnn_jobs.model.columns import Cursor
 from tcnn_jobs.model.jobs import IdempotencyKey, Upload
 from tcnn_jobs.model.naming import no_such, storable
 from tcnn_jobs.store.accounts import ledger, quotas
@@ -56,21 +57,20 @@ class Uploads(Database):
 
     def uploads(
         self, owner: str | None, kind: str, after: str | None = None, limit: int = 20
-    ) -> tuple[list[Upload], bool]:
-        """Newest first, `limit` after the upload `after`, and whether there are more; raises `UploadNotFound`."""
+    ) -> tuple[list[Upload], str | None]:
+        """Newest first, `limit` of them, and if there are more what to give as `after` to get those.
+
+        `after` may also be the id of an upload. Raises `UploadNotFound` and `WrongPlace` for it.
+        """
         query = select(uploads).where(uploads.c.kind == kind)
         if owner is not None:
             query = query.where(uploads.c.owner == owner)
         with self.reading() as connection:
             if after is not None:
-                number = None
-                if storable(after):
-                    number = connection.scalar(query.with_only_columns(uploads.c.number).where(uploads.c.id == after))
-                if number is None:
-                    raise _not_found(after, kind)
-                query = query.where(uploads.c.number < number)
+                place = Cursor.of(after) or Cursor(_find(connection, after, kind, owner).number)
+                query = query.where(uploads.c.number < place.number)
             rows = connection.execute(query.order_by(uploads.c.number.desc()).limit(limit + 1)).all()
-        return [_as_upload(row) for row in rows[:limit]], len(rows) > limit
+        return [_as_upload(row) for row in rows[:limit]], str(Cursor(rows[limit - 1].number)) if rows[limit:] else None
 
     def remove_upload(self, id: str, owner: str | None = None) -> Upload:
         """Remove a row and its key; returns what it was.

@@ -221,20 +221,20 @@ def test_a_searched_list_that_is_watched_takes_its_turns(monkeypatch: pytest.Mon
         return True
 
     async def first() -> Any:
-        async for message in stream.Streams(1).watch("ann", lambda: ([], True), still, turn):
+        async for message in stream.Streams(1).watch("ann", lambda: ([], "next_W10"), still, turn):
             return json.loads(message.data)
 
     monkeypatch.setattr(stream, "POLL", 0.01)
-    assert asyncio.run(first()) == {"order": [], "changed": [], "has_more": True}
+    assert asyncio.run(first()) == {"order": [], "changed": [], "has_more": True, "next": "next_W10"}
     assert not list(refused)
 
 
 def test_that_the_database_is_away_is_told_once_and_that_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "POLL", 0.0)
-    looks = iter([StoreUnavailable("locked")] * 3 + [([], False)])
+    looks = iter([StoreUnavailable("locked")] * 3 + [([], None)])
     asked = itertools.count()
 
-    def look() -> tuple[list[Job], bool]:
+    def look() -> tuple[list[Job], str | None]:
         found = next(looks)
         if isinstance(found, StoreUnavailable):
             raise found

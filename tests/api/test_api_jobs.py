@@ -61,14 +61,15 @@ def test_pages_hold_every_job_once(bob: TestClient, make: Make) -> None:
     found, after = [], None
     while True:
         page = bob.get("/jobs", params={"limit": 2} | ({"after": after} if after else {})).json()
-        assert page["object"] == "list"
+        assert page["object"] == "list" and page["has_more"] is (page["next"] is not None)
         found += [job["id"] for job in page["data"]]
         if not page["has_more"]:
             break
-        after = found[-1]
+        after = page["next"] if len(found) == 2 else found[-1]
     assert found[:6] == made[::-1]
     assert [job["id"] for job in bob.get("/jobs", params={"status": "failed"}).json()["data"]] == made[-1:]
-    assert bob.get("/jobs", params={"kind": "evaluate"}).json() == {"object": "list", "has_more": False, "data": []}
+    none = bob.get("/jobs", params={"kind": "evaluate"}).json()
+    assert none == {"object": "list", "has_more": False, "next": None, "data": []}
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,7 @@ def test_pages_hold_every_job_once(bob: TestClient, make: Make) -> None:
         ("status=lost", "status"),
         ("kind=x", "kind"),
         ("after=job_x", "id"),
+        ("after=next_x", "after"),
     ],
 )
 def test_lists_refuse(query: str, field: str, alice: TestClient, refusal: Refusal) -> None:

@@ -17,11 +17,12 @@ export async function every(path, { query: asked = {}, signal } = {}) {
     return {}; // a key that is refused is asked for by whom the list refuses
   });
   const query = { ...asked, ...(several && { tenant }) };
+  let after = "";
   for (;;) {
-    const after = data.at(-1)?.id;
     const page = await get(`${path}?${new URLSearchParams({ ...query, limit: PAGE, ...(after && { after }) })}`, { signal });
     data.push(...page.data);
-    if (!page.has_more || data.length >= MOST) return { data, more: page.has_more };
+    after = page.next;
+    if (!after || data.length >= MOST) return { data, more: page.has_more };
   }
 }
 

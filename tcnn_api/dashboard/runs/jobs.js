@@ -40,7 +40,7 @@ export function show(main, query) {
   let order = [];
   const at = (extra) => `#/?${new URLSearchParams({ ...Object.fromEntries(Object.entries(filters).filter(([, v]) => v)), ...extra })}`;
 
-  function take({ order: now, changed, has_more: more }) {
+  function take({ order: now, changed, next }) {
     state.replaceChildren();
     for (const job of changed) {
       const row = rows.get(job.id) ?? make(job, () => several);
@@ -61,18 +61,18 @@ export function show(main, query) {
     tenants.offer(changed.map((job) => job.tenant));
     learn(changed).then((news) => news && rows.forEach((row) => row.retell()));
     if (!now.length) state.replaceChildren(empty(filters, after));
-    const key = `${more} ${now.at(-1)}`;
+    const key = String(next);
     if (pager.dataset.key !== key) {
       pager.dataset.key = key;
       pager.replaceChildren();
       if (after) pager.append(h("a", { class: "button", href: at({}) }, "Newest"));
-      if (more) pager.append(h("a", { class: "button", href: at({ after: now.at(-1) }) }, "Older jobs"));
+      if (next) pager.append(h("a", { class: "button", href: at({ after: next }) }, "Older jobs"));
     }
   }
 
   async function poll() {
     const page = await get(`jobs?${asked}`);
-    take({ order: page.data.map((job) => job.id), changed: page.data, has_more: page.has_more });
+    take({ order: page.data.map((job) => job.id), changed: page.data, next: page.next });
   }
 
   const stop = follow(`jobs?${asked}`, {

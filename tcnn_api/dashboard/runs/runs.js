@@ -125,7 +125,7 @@ export function show(main, query) {
     draw();
     pager.replaceChildren(
       ...(state.after ? [h("button", { type: "button", onclick: () => change({ after: "" }).then(top) }, "First page")] : []),
-      ...(page.has_more ? [h("button", { type: "button", onclick: () => change({ after: jobs.at(-1).id }).then(top) }, "Next page")] : []));
+      ...(page.next ? [h("button", { type: "button", onclick: () => change({ after: page.next }).then(top) }, "Next page")] : []));
     if (!jobs.length) trailer.replaceChildren(h("p", { class: "empty" }, "No runs match."));
     learn(jobs).then((news) => news && !over && ![...rows.values()].some((row) => row.isOpen()) && draw());
   }

@@ -22,7 +22,7 @@ export function show(main, query) {
   main.append(h("div", { class: "head" }, h("h1", {}, "Checkpoints")), zone, ...Object.entries(LISTS).map(([kind, told]) => h("section", {},
     h("h2", { class: "over" }, told.title),
     listing(kind, {
-      ...told, link: (one) => `#/${kind}/${one.id}`, after: query.get(kind) ?? "", home: "#/checkpoints", older: (last) => `#/checkpoints?${kind}=${last}`, signal: leaving.signal,
+      ...told, link: (one) => `#/${kind}/${one.id}`, after: query.get(kind) ?? "", home: "#/checkpoints", older: (next) => `#/checkpoints?${kind}=${next}`, signal: leaving.signal,
     }))));
   return () => leaving.abort();
 }

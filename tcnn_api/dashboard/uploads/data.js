@@ -15,7 +15,7 @@ export function show(main, query) {
   main.append(h("div", { class: "head" }, h("h1", {}, "Data sets")), zone, ...listing("datasets", {
     title: "Data sets", none: "None uploaded yet.", heads: ["Name", "Images", "Classes", "Splits", "Archive", "Uploaded"],
     cells: (one) => [count(one.images), count(one.classes.length), splits(one), bytes(one.size), date(one.created_at)],
-    link: (one) => `#/data/${one.id}`, after: query.get("after") ?? "", home: "#/data", older: (last) => `#/data?after=${last}`, signal: leaving.signal,
+    link: (one) => `#/data/${one.id}`, after: query.get("after") ?? "", home: "#/data", older: (next) => `#/data?after=${next}`, signal: leaving.signal,
   }));
   return () => leaving.abort();
 }

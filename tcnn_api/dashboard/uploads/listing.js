@@ -11,8 +11,8 @@ import { onUploaded } from "./outbox.js";
 const LIMIT = 50;
 
 /**
- * `kind` is the server's word for them, `after` the last one of the page before, `home` the address of the first page and
- * `older(last)` that of the next one; `cells(one)` are the texts of a row behind its name.
+ * `kind` is the server's word for them, `after` where the page before ended, `home` the address of the first page and
+ * `older(next)` that of the next one; `cells(one)` are the texts of a row behind its name.
  */
 export function listing(kind, { title, none, heads, cells, link, after, home, older, signal }) {
   const body = h("tbody");
@@ -36,7 +36,7 @@ export function listing(kind, { title, none, heads, cells, link, after, home, ol
       state.replaceChildren(...(page.data.length ? [] : [h("p", { class: "empty" }, after ? "There are no older entries." : none)]));
       pager.replaceChildren(...[
         after && h("a", { class: "button", href: home }, "Newest"),
-        page.has_more && h("a", { class: "button", href: older(page.data.at(-1).id) }, "Older"),
+        page.next && h("a", { class: "button", href: older(page.next) }, "Older"),
       ].filter(Boolean));
     } catch (error) {
       if (error.name !== "AbortError" && own === turn) state.replaceChildren(after && error.status === 404 ? beganAfterNothing(home) : trouble(error, load));

@@ -28,7 +28,7 @@ from tcnn_api.description import examples
 from tcnn_api.description.openapi import problems
 from tcnn_api.errors import Refused
 from tcnn_api.responses.stream import Turn
-from tcnn_api.schemas import JOB, EventList, EventView, JobLine, JobList, JobView, page_of
+from tcnn_api.schemas import AFTER, JOB, EventList, EventView, JobLine, JobList, JobView, continued, page_of
 from tcnn_jobs.model.columns import Order
 from tcnn_jobs.model.jobs import Kind, Making, Status
 from tcnn_jobs.model.naming import MOST_TAGS, Labels, Search
@@ -53,7 +53,7 @@ Seen = Annotated[
         200: {
             "description": "A page, or with `Accept: text/event-stream` a stream.",
             "content": {
-                "application/json": {"example": examples.listed(examples.SUCCEEDED, examples.RUNNING)},
+                "application/json": {"example": examples.begun(examples.SUCCEEDED, examples.RUNNING)},
                 "text/event-stream": {"schema": {"type": "string"}, "example": examples.LIVE},
             },
         },
@@ -67,7 +67,7 @@ async def index(
     still: StillValid,
     request: Request,
     accept: Annotated[str, Header(include_in_schema=False)] = "",
-    after: Annotated[str | None, Query(description="Last id of the previous page.", examples=[JOB])] = None,
+    after: Annotated[str | None, Query(description=AFTER, examples=[JOB])] = None,
     limit: Annotated[int, Query(ge=1, le=100, description="Jobs per page.")] = 20,
     status: Annotated[Status | None, Query(description="Only jobs with this status.")] = None,
     kind: Annotated[Kind | None, Query(description="Only jobs of this kind.")] = None,
@@ -121,15 +121,18 @@ async def index(
         try:
             async with turn():
                 await to_thread.run_sync(look)  # what is wrong with the request is told by a status
+                if after is not None:  # which may be deleted while it is watched
+                    look = partial(look, after=await to_thread.run_sync(parts.store.begin, after, owner, order))
         except BaseException:
             entered.leave()
             raise
         return entered.response(parts.streams.watch(own, look, still, turn))
 
     def page() -> Response:
-        found, more = look()
+        found, following = look()
         of = JobView.of if results else JobLine.of
-        return JSONResponse(page_of([of(job).model_dump(mode="json") for job in found], more) | {"object": "list"})
+        told = [of(job).model_dump(mode="json") for job in found]
+        return JSONResponse(continued(told, following) | {"object": "list"})
 
     async with turn():
         return await to_thread.run_sync(page)

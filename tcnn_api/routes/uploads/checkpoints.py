@@ -9,10 +9,10 @@ from pydantic import BaseModel, Field
 from tcnn.analysis.reading.model_info import ModelInfo
 from tcnn.version import __version__
 from tcnn_api.deps import AUTHENTICATED, KeyHeader, OfTenant, Reach, ServiceDep, StoreDep, Tenant, within
-from tcnn_api.description.examples import answer, listed
+from tcnn_api.description.examples import answer, begun
 from tcnn_api.description.openapi import problems
 from tcnn_api.responses.head import answer_head
-from tcnn_api.schemas import SHA256, Page, iso, page_of
+from tcnn_api.schemas import AFTER, SHA256, Continued, continued, iso
 from tcnn_api.uploading.forms import FORM, Received
 from tcnn_api.uploading.uploads import Examined, accept, forget, identified
 from tcnn_jobs.confined import model_files
@@ -64,7 +64,7 @@ class CheckpointUpload(BaseModel):
                    created_at=iso(upload.created_at), **upload.details)  # fmt: skip
 
 
-class CheckpointList(Page):
+class CheckpointList(Continued):
     """Checkpoints, newest first."""
 
     data: list[CheckpointUpload]
@@ -94,18 +94,18 @@ async def create(
     return CheckpointUpload.of(upload)
 
 
-@router.get("", summary="List checkpoints", responses={200: answer(listed(EXAMPLE), "Checkpoints.")})
+@router.get("", summary="List checkpoints", responses={200: answer(begun(EXAMPLE), "Checkpoints.")})
 def index(
     store: StoreDep,
     request: Request,
     owner: Reach,
-    after: Annotated[str | None, Query(description="Last id of the previous page.", examples=[ID])] = None,
+    after: Annotated[str | None, Query(description=AFTER, examples=[ID])] = None,
     limit: Annotated[int, Query(ge=1, le=100, description="Checkpoints per page.")] = 20,
     tenant: OfTenant = None,
 ) -> CheckpointList:
     """List your checkpoints, newest first."""
-    found, more = store.uploads(within(owner, tenant, request.state.principal), KIND, after, limit)
-    return CheckpointList(**page_of(map(CheckpointUpload.of, found), more))
+    found, following = store.uploads(within(owner, tenant, request.state.principal), KIND, after, limit)
+    return CheckpointList(**continued(map(CheckpointUpload.of, found), following))
 
 
 @router.get("/{id}", summary="Get a checkpoint", responses={200: answer(EXAMPLE, "The checkpoint.")})

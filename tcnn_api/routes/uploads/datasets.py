@@ -8,9 +8,9 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from tcnn_api.deps import AUTHENTICATED, KeyHeader, OfTenant, Reach, ServiceDep, StoreDep, Tenant, within
-from tcnn_api.description.examples import answer, listed
+from tcnn_api.description.examples import answer, begun
 from tcnn_api.description.openapi import problems
-from tcnn_api.schemas import SHA256, Page, iso, page_of
+from tcnn_api.schemas import AFTER, SHA256, Continued, continued, iso
 from tcnn_api.settings import ApiSettings
 from tcnn_api.uploading.archives import Limits
 from tcnn_api.uploading.forms import FORM, Received
@@ -59,7 +59,7 @@ class DatasetView(BaseModel):
                    created_at=iso(upload.created_at), left_out=left_out, **found)  # fmt: skip
 
 
-class DatasetList(Page):
+class DatasetList(Continued):
     """Data sets, newest first."""
 
     data: list[DatasetView]
@@ -94,18 +94,18 @@ async def create(
     return DatasetView.of(upload)
 
 
-@router.get("", summary="List data sets", responses={200: answer(listed(EXAMPLE), "Data sets.")})
+@router.get("", summary="List data sets", responses={200: answer(begun(EXAMPLE), "Data sets.")})
 def index(
     store: StoreDep,
     request: Request,
     owner: Reach,
-    after: Annotated[str | None, Query(description="Last id of the previous page.", examples=[ID])] = None,
+    after: Annotated[str | None, Query(description=AFTER, examples=[ID])] = None,
     limit: Annotated[int, Query(ge=1, le=100, description="Data sets per page.")] = 20,
     tenant: OfTenant = None,
 ) -> DatasetList:
     """List your data sets, newest first."""
-    found, more = store.uploads(within(owner, tenant, request.state.principal), KIND, after, limit)
-    return DatasetList(**page_of(map(DatasetView.of, found), more))
+    found, following = store.uploads(within(owner, tenant, request.state.principal), KIND, after, limit)
+    return DatasetList(**continued(map(DatasetView.of, found), following))
 
 
 @router.get("/{id}", summary="Get a data set", responses={200: answer(EXAMPLE, "The data set.")})

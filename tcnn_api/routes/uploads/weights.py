@@ -7,9 +7,9 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from tcnn_api.deps import AUTHENTICATED, KeyHeader, OfTenant, Reach, ServiceDep, StoreDep, Tenant, within
-from tcnn_api.description.examples import answer, listed
+from tcnn_api.description.examples import answer, begun
 from tcnn_api.description.openapi import problems
-from tcnn_api.schemas import SHA256, Page, iso, page_of
+from tcnn_api.schemas import AFTER, SHA256, Continued, continued, iso
 from tcnn_api.uploading.forms import FORM, Received
 from tcnn_api.uploading.uploads import Examined, accept, forget, identified
 from tcnn_jobs.confined import model_files
@@ -66,7 +66,7 @@ def _told(upload: Upload) -> dict[str, Any]:
     return own | details | {"tenant": upload.owner, "created_at": iso(upload.created_at)}
 
 
-class WeightsList(Page):
+class WeightsList(Continued):
     """Weights, newest first."""
 
     data: list[WeightsLine]
@@ -103,18 +103,18 @@ async def create(
     return WeightsView.of(upload)
 
 
-@router.get("", summary="List weights", responses={200: answer(listed(EXAMPLE), "Weights.")})
+@router.get("", summary="List weights", responses={200: answer(begun(EXAMPLE), "Weights.")})
 def index(
     store: StoreDep,
     request: Request,
     owner: Reach,
-    after: Annotated[str | None, Query(description="Last id of the previous page.", examples=[ID])] = None,
+    after: Annotated[str | None, Query(description=AFTER, examples=[ID])] = None,
     limit: Annotated[int, Query(ge=1, le=100, description="Files per page.")] = 20,
     tenant: OfTenant = None,
 ) -> WeightsList:
     """List your weights, newest first."""
-    found, more = store.uploads(within(owner, tenant, request.state.principal), KIND, after, limit)
-    return WeightsList(**page_of(map(WeightsLine.of, found), more))
+    found, following = store.uploads(within(owner, tenant, request.state.principal), KIND, after, limit)
+    return WeightsList(**continued(map(WeightsLine.of, found), following))
 
 
 @router.get(

@@ -27,7 +27,7 @@ from tcnn.characters import folded, spellings
 from tcnn_jobs.database.dialects import number_at, occurs
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import TAGGED, has_status, jobs
-from tcnn_jobs.model.columns import Order, column
+from tcnn_jobs.model.columns import Cursor, Order, column
 from tcnn_jobs.model.jobs import Job, Kind, Making, Status
 from tcnn_jobs.model.naming import storable
 from tcnn_jobs.store.changes import find
@@ -59,9 +59,10 @@ class Listing(Database):
         search: str = "",
         tags: Sequence[str] = (),
         order: Order = NEWEST,
-    ) -> tuple[Jobs, bool]:
-        """Jobs in an order, `limit` after the job `after`, and whether there are more; raises `JobNotFound` for
-        `after`.
+    ) -> tuple[Jobs, str | None]:
+        """Jobs in an order, `limit` of them, and if there are more what to give as `after` to get those.
+
+        `after` may also be the id of a job. Raises `JobNotFound` and `WrongPlace` for it.
 
         `search`: words that all occur in what a job is called, in its note, in its request, or in what the uploads and
         jobs were called that this names; in any case and spelling of accents. `tags`: those that it has all of. With
@@ -69,7 +70,7 @@ class Listing(Database):
         `model`: those that have made one, or that will.
         """
         if owner is not None and not storable(owner):
-            return [], False
+            return [], None
         wanted = [column == value for column, value in _plain(owner, status, kind) if value is not None]
         if tags:
             wanted.append(TAGGED)
@@ -84,12 +85,20 @@ class Listing(Database):
             wanted += [_has(dialect, _words(), spellings(word)) for word in folded(search).split()]
             spelt = ([json.dumps(each) for each in spellings(tag)] for tag in tags)
             wanted += [_has(dialect, type_coerce(jobs.c.tags, Text), each) for each in spelt]
-            last = None if after is None else find(connection, after, owner)
+            last = None if after is None else _place(connection, after, owner, order.by)
             if order.by == "created":
                 rows = connection.execute(_by_number(wanted, order, last).limit(limit + 1)).all()
+                places = [Cursor(row.number) for row in rows]
             else:
-                rows = _ordered(connection, wanted, order, last, limit + 1)
-            return self._places.placed(connection, rows[:limit]), len(rows) > limit
+                places = _ordered(connection, wanted, order, last, limit + 1)
+                rows = _rows(connection, places[:limit])
+            told = str(places[limit - 1]) if len(places) > limit else None
+            return self._places.placed(connection, rows[:limit]), told
+
+    def begin(self, after: str, owner: str | None = None, order: Order = NEWEST) -> str:
+        """What to give to `list` for the same pages, whatever happens to the job `after`; raises as that does."""
+        with self.reading() as connection:
+            return str(_place(connection, after, owner, order.by))
 
 
 def _plain(owner: str | None, status: Status | None, kind: Kind | None) -> Sequence[tuple[Any, Any]]:
@@ -122,7 +131,19 @@ def _words() -> ColumnElement[str]:
     )
 
 
-def _by_number(wanted: Sequence[ColumnElement[bool]], order: Order, last: Row[Any] | None) -> Select[Any]:
+def _place(connection: Connection, after: str, owner: str | None, by: str) -> Cursor:
+    """Where a page begins after a place that was told, or after a job, as it stands now."""
+    place = Cursor.of(after, by)
+    if place is not None:
+        return place
+    number = find(connection, after, owner).number
+    if by == "created":
+        return Cursor(number)
+    value = connection.scalar(select(_value(connection.dialect.name, by)).where(jobs.c.number == number))
+    return Cursor(number, by, value)
+
+
+def _by_number(wanted: Sequence[ColumnElement[bool]], order: Order, last: Cursor | None) -> Select[Any]:
     number = jobs.c.number
     query = select(jobs).where(*wanted)
     if last is not None:
@@ -131,21 +152,25 @@ def _by_number(wanted: Sequence[ColumnElement[bool]], order: Order, last: Row[An
 
 
 def _ordered(
-    connection: Connection, wanted: Sequence[ColumnElement[bool]], order: Order, last: Row[Any] | None, limit: int
-) -> Sequence[Row[Any]]:
-    """Rows by a column's value, equal ones the newest first. Only numbers are sorted; then the rows are read."""
+    connection: Connection, wanted: Sequence[ColumnElement[bool]], order: Order, last: Cursor | None, limit: int
+) -> list[Cursor]:
+    """Places by a column's value, equal ones the newest first. Only numbers are sorted."""
     value = _value(connection.dialect.name, order.by)
-    query = select(jobs.c.number).where(*wanted)
+    query = select(jobs.c.number, value.label("value")).where(*wanted)
     if last is not None:
-        at = connection.scalar(select(value).where(jobs.c.number == last.number))
         older = jobs.c.number < last.number
-        if at is None:
+        if last.value is None:
             query = query.where(value.is_(None), older)
         else:
-            beyond = value < at if order.descending else value > at
-            query = query.where(or_(beyond, and_(value == at, older), value.is_(None)))
+            beyond = value < last.value if order.descending else value > last.value
+            query = query.where(or_(beyond, and_(value == last.value, older), value.is_(None)))
     direction = value.desc() if order.descending else value.asc()
-    numbers = connection.scalars(query.order_by(direction.nulls_last(), jobs.c.number.desc()).limit(limit)).all()
+    rows = connection.execute(query.order_by(direction.nulls_last(), jobs.c.number.desc()).limit(limit))
+    return [Cursor(row.number, order.by, row.value) for row in rows]
+
+
+def _rows(connection: Connection, places: Sequence[Cursor]) -> Sequence[Row[Any]]:
+    numbers = [place.number for place in places]
     rows = {row.number: row for row in connection.execute(select(jobs).where(jobs.c.number.in_(numbers)))}
     return [rows[number] for number in numbers if number in rows]
 

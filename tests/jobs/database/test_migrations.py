@@ -115,7 +115,7 @@ def test_down_and_up(store: Store) -> None:
         store.enqueue(new())
     store.migrate()
     store.check()
-    assert store.list() == ([], False)
+    assert store.list() == ([], None)
     store.enqueue(new())
     assert store.finish(hold(store.claim("w1")), RESULT).number == 1
 

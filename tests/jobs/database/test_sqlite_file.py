@@ -120,7 +120,7 @@ def test_a_file_that_may_not_be_written(sqlite_url: str) -> None:
         connection.exec_driver_sql("PRAGMA query_only = ON")
     with unavailable("readonly", 30):
         store.enqueue(new())
-    assert store.list() == ([job], False)
+    assert store.list() == ([job], None)
     store.close()
 
 

@@ -178,7 +178,7 @@ def test_a_race_of_ending_and_naming(store: Store, end: str) -> None:
             taken = store.claim("w1")
             assert taken is not None and taken.id == named.result().id
             store.finish(hold(taken), RESULT)
-    assert store.list(status=Status.QUEUED) == ([], False)
+    assert store.list(status=Status.QUEUED) == ([], None)
 
 
 @ON_SQLITE
@@ -188,7 +188,7 @@ def test_a_long_chain_ends_with_its_first(store: Store) -> None:
         last = store.enqueue(new(request={"job": last.id}))
     store.cancel(first.id)
     assert store.get(last.id).status is Status.FAILED
-    assert store.list(status=Status.QUEUED) == ([], False)
+    assert store.list(status=Status.QUEUED) == ([], None)
 
 
 @ON_POSTGRES

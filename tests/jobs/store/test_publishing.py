@@ -155,7 +155,7 @@ def test_a_key_is_of_one_upload(store: Store) -> None:
     assert store.add_upload(upload(10), KEY) == made and store.replay(KEY) == made.id
     with pytest.raises(IdempotencyMismatch, match="use a new key"):
         store.add_upload(upload(10), KEY._replace(digest="digest-2"))
-    assert store.uploads("alice", "dataset") == ([made], False)
+    assert store.uploads("alice", "dataset") == ([made], None)
     store.remove_upload(made.id)
     assert store.add_upload(upload(10), KEY).id != made.id
 

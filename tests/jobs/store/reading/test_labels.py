@@ -22,10 +22,16 @@ from tcnn_jobs.store.reading import listing
 def found(store: Store, *, order: str = "-created", **options: object) -> list[str]:
     """Ids of all pages of two jobs each, as they are listed."""
     seen: list[str] = []
-    more = True
+    following, more = None, True
     while more:
-        page, more = store.list("ann", after=seen[-1] if seen else None, limit=2, order=Order.of(order), **options)  # type: ignore[arg-type]
+        by_place, by_id = (
+            store.list("ann", after=after, limit=2, order=Order.of(order), **options)  # type: ignore[arg-type]
+            for after in (following, seen[-1] if seen else None)
+        )
+        assert by_place == by_id
+        page, following = by_place
         seen += [job.id for job in page]
+        more = following is not None
     assert len(set(seen)) == len(seen)
     return seen
 

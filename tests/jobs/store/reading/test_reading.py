@@ -30,8 +30,8 @@ def test_pages_newest_first(store: Store) -> None:
     assert seen == [job for job in reversed(ids) if job != ids[5]]
     with pytest.raises(JobNotFound):
         store.list(after=ids[5])
-    assert store.list(after=ids[0]) == ([], False)
-    assert store.list("nobody") == ([], False)
+    assert store.list(after=ids[0]) == ([], None)
+    assert store.list("nobody") == ([], None)
     whole, more = store.list(limit=13)
     assert len(whole) == 13 and more
 
@@ -46,8 +46,8 @@ def test_filters(store: Store) -> None:
     assert len(store.list(limit=6)[0]) == 6
     assert [job.owner for job in store.list("bob")[0]] == ["bob"] * 3
     (only,), more = store.list("ann", status=Status.CANCELLED, limit=1)
-    assert (only.kind, more) == (Kind.EVALUATE, False)
-    assert store.list("ann", status=Status.CANCELLED, kind=Kind.TRANSFORM) == ([], False)
+    assert (only.kind, more) == (Kind.EVALUATE, None)
+    assert store.list("ann", status=Status.CANCELLED, kind=Kind.TRANSFORM) == ([], None)
     assert only.model_copy(update={"queue_position": None}) == store.get(only.id)
 
 
@@ -64,8 +64,8 @@ def test_jobs_with_models(store: Store) -> None:
     assert [store.get(job).status for job in (made, none, measured)] == [Status.SUCCEEDED] * 3
     assert [job.id for job in store.list("ann", model=Making.MADE, limit=1)[0]] == [made]
     assert [job.id for job in store.list("ann", model=Making.EXPECTED)[0]] == [queued, running]
-    assert store.list("bob", model=Making.MADE) == store.list("ann", model=Making.MADE, after=made) == ([], False)
-    assert store.list("ann", model=Making.MADE, status=Status.FAILED) == ([], False)
+    assert store.list("bob", model=Making.MADE) == store.list("ann", model=Making.MADE, after=made) == ([], None)
+    assert store.list("ann", model=Making.MADE, status=Status.FAILED) == ([], None)
 
 
 @ON_SQLITE
@@ -149,10 +149,12 @@ def test_uploads(store: Store) -> None:
     for id, kind, owner in ((first.id, "dataset", "bob"), (first.id, "checkpoint", None)):
         with pytest.raises(UploadNotFound, match=f"^{id}: no such {kind}; GET /{kind}s lists yours$"):
             store.upload(id, kind, owner)
-    assert store.uploads("ann", "dataset", limit=3) == ([made[3], made[2], made[1]], True)
-    assert store.uploads("ann", "dataset", after=made[1].id) == ([first], False)
+    page, following = store.uploads("ann", "dataset", limit=3)
+    assert page == [made[3], made[2], made[1]]
+    assert store.uploads("ann", "dataset", after=following) == ([first], None)
+    assert store.uploads("ann", "dataset", after=made[1].id) == ([first], None)
     assert store.uploads(None, "dataset")[0][0] == made[4]
-    assert store.uploads("ann", "checkpoint") == ([checkpoint], False)
+    assert store.uploads("ann", "checkpoint") == ([checkpoint], None)
     with pytest.raises(UploadNotFound):
         store.uploads("ann", "dataset", after=checkpoint.id)
     with pytest.raises(UploadNotFound):
