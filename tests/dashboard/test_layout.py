@@ -2,12 +2,14 @@
 of the API's document: by eye and by axe, on a phone and in the dark, with an operation tried. No worker.
 """
 
+import io
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browsing import ALL_LOOKS, LOOKS, Open, inaccessible, sync_api
+from PIL import Image
 from serving import Server
 from story import SET, VERIFICATION, Story
 
@@ -145,6 +147,23 @@ def test_answers_stand_in_whole_rows(server: Server, story: Runs, open_page: Ope
         rows = [tops.count(top) for top in sorted(set(tops))]
         assert len(set(rows)) == 1, (width, rows)
         assert rows[0] > 1 or width < 700, (width, rows)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_an_image_that_is_tried_is_shown_as_models_see_it(
+    server: Server, story: Runs, open_page: Open, kind: str
+) -> None:
+    wide, exif, out = Image.new("RGB", (64, 32)), Image.Exif(), io.BytesIO()
+    exif[0x0112] = 6  # a camera that was held upright
+    wide.save(out, kind, exif=exif)
+    page = open_page("about:blank")
+    page.route(re.compile("/predict$"), lambda route: route.fulfill(status=422, json={"detail": "no model"}))
+    page.goto(f"{server.url}/#/jobs/{story.succeeded.job}")
+    image = {"name": "a.jpg", "mimeType": f"image/{kind.lower()}", "buffer": out.getvalue()}
+    page.get_by_label("An image", exact=True).set_input_files(image)
+    shown = page.get_by_alt_text("The image that was tried")
+    expect(shown).to_be_visible()
+    assert shown.evaluate("async one => (await one.decode(), one.clientWidth / one.clientHeight)") == 2
 
 
 def test_numbers_are_rounded_to_what_they_say(server: Server, open_page: Open) -> None:

@@ -28,7 +28,7 @@ export function tryIt(job) {
   const element = h("section", { class: "card try-it", "aria-label": "Try it" },
     h("h2", {}, "Try it"),
     h("div", { class: "drop" }, h("label", { for: id }, "An image"), file,
-      h("p", { class: "hint", id: `${id}-how` }, "Choose one, drop one here, or paste one. It is not stored.")),
+      h("p", { class: "hint", id: `${id}-how` }, "Choose one, drop one here, or paste one. It is not stored. A camera’s rotation tag is not applied.")),
     problem,
     h("div", { class: "tried-with" }, picture, h("div", {}, said, answers, onward)));
 
