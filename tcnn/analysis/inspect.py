@@ -167,9 +167,9 @@ def _head(layer: RecordedLayer, measures: Measures, number: int, real: bool) -> 
     if geometry is not None and number < geometry.heads:
         facts["tap"] = divmod(number, geometry.kernel_size[1])
         facts["tap_offset"] = positions.tap_offsets(geometry)[number].tolist()
-    if layer.gate is not None:
-        facts["gate"] = layer.gate[number].item()
     positional = layer.strength is not None and number < len(layer.strength)
+    if layer.gate is not None and positional:
+        facts["gate"] = layer.gate[number].item()
     if positional and layer.strength is not None and layer.spans is not None and layer.centres is not None:
         strength = layer.strength[number].item()
         if strength > 0:

@@ -37,7 +37,9 @@ class Head(_Record):
     tap: Pair | None = Field(None, description="The kernel's tap that the head was made from.")
     tap_offset: tuple[float, float] | None = Field(None, description="That tap from the kernel's centre, pixels.")
     centre: tuple[float, float] | None = Field(None, description="Δ: the centre of attention from the query, pixels.")
-    gate: float | None = Field(None, description="σ(λ/τ): 1 attends by position only, 0 by content only.")
+    gate: float | None = Field(
+        default=None, description="σ(λ/τ): 1 attends by position only, 0 by content only; null for content heads."
+    )
     span: float | None = Field(None, description="1/α, pixels² at τ = 1.")
     radius_50: float | None = Field(None, description="Half of the positional attention is so near to Δ, pixels, at τ.")
     radius_90: float | None = Field(None, description="The same for 90 %.")
@@ -50,7 +52,7 @@ class Head(_Record):
 
 
 class Layer(_Record):
-    """Measures of one attention layer; means are over its heads."""
+    """Measures of one attention layer; means are over those of its heads that have the measure."""
 
     name: str
     kind: Literal["gpsa2d", "convit", "cordonnier", "attention"] = Field(
@@ -78,7 +80,7 @@ class LayerMaps(_Record):
     layer: str
     padding: tuple[int, int, int, int] = Field(description="(left, right, top, bottom), pixels.")
     query: Pair = Field(description="(row, column) of the query in the padded map.")
-    gates: list[float] | None
+    gates: list[float] | None = Field(description="Share of position in `combined`; 0 for content heads.")
     content: list[Map]
     positional: list[Map] | None
     combined: list[Map]

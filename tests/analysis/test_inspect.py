@@ -2,9 +2,11 @@
 
 import base64
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 
+import made_up
 import numpy
 import pytest
 import timm
@@ -20,6 +22,7 @@ from tcnn.analysis.reading.rundirs import checkpoint_of
 from tcnn.analysis.records import Inspection
 from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn.layers.self_attention import SelfAttention2d
+from tcnn.training.runs.recorder import layer_state
 
 
 @pytest.fixture
@@ -53,6 +56,28 @@ def test_a_converted_model(converted: nn.Module, pictures: Path) -> None:
     for part in ("total", "content", "positional"):
         heads = [getattr(h.non_locality, part) for h in layer.heads]
         assert getattr(layer.non_locality, part) == pytest.approx(sum(heads) / 9)
+
+
+def test_content_heads_have_no_gate_wherever_a_layer_is_told_of(
+    lively: Callable[..., nn.Module], tmp_path: Path
+) -> None:
+    """In an inspection, in what training records, and in the report of both."""
+    model = tcnn.convert(lively(num_classes=3), content_heads=2, target="layer4.0.conv1").model
+    found = tcnn.inspect(model, torch.randn(1, 3, 64, 64), shown=0)
+    (layer,) = found.layers
+    assert [head.gate for head in layer.heads] == [1.0] * 9 + [None] * 2
+    assert found.rows()[1][2:4] == ("11", "1.00–1.00")
+    state = layer_state(model)
+    assert layer.gate == state["gate_mean"][layer.name] == 1.0
+    assert layer.span == state["span_mean"][layer.name]
+    tcnn.save(model, tmp_path / "best.safetensors")
+    row = {**made_up.metrics(epochs=1)[-1], **state}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    page = tcnn.report(tmp_path)
+    assert "<td>11 × " in page
+    assert "<th>heads of the taps</th><th>lowest gate</th><th>mean gate</th>" in page
+    assert "<td>9 of 11</td><td>1.00</td><td>1.00</td>" in page
+    assert "Content heads have neither." in " ".join(made_up.Page(page).text.split())
 
 
 def test_batches_do_not_matter(converted: nn.Module) -> None:

@@ -21,8 +21,8 @@ export function described(columns, rows) {
     { title: "Temperature τ", format: number, from: 0, series: apart(rows)
       ? [{ name: "positions", points: points(all, "temperature") }, { name: "gates", points: points(all, "gate_temperature") }]
       : [{ name: "τ", points: points(all, "temperature") }] },
-    { title: "Gates σ(λ/τ), mean of a layer’s heads", format: number, from: 0, to: 1, series: layers("gate_mean.") },
-    { title: "Spans 1/α, mean of a layer’s heads", unit: "pixels²", format: number, series: layers("span_mean.") },
+    { title: "Gates σ(λ/τ), mean of a layer’s heads of the taps", format: number, from: 0, to: 1, series: layers("gate_mean.") },
+    { title: "Spans 1/α, mean of a layer’s heads of the taps", unit: "pixels²", format: number, series: layers("span_mean.") },
   ].filter(({ series }) => series.some((one) => one.points.length));
 }
 

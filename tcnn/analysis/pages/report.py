@@ -116,7 +116,7 @@ def _page(run: Run) -> str:
         epochs=done,
         shown=_some(done),
         best=_best(done),
-        layers=_last_state(done),
+        layers=_last_state(done, conversion),
         curves=curves_of_training(run.metrics),
         steps=sum(row.get("kind") == "train" for row in run.metrics),
         training=pictures(gallery.head_plots(run.metrics)),
@@ -207,14 +207,17 @@ def _best(done: Sequence[Epoch]) -> Epoch | None:
     return chosen or max(done, key=lambda row: -1.0 if row.val.top1 is None else row.val.top1, default=None)
 
 
-def _last_state(done: Sequence[Epoch]) -> list[dict[str, Any]]:
-    """Gates and spans of every layer after the last epoch that recorded them."""
+def _last_state(done: Sequence[Epoch], conversion: ConversionReport | None) -> list[dict[str, Any]]:
+    """Gates and spans of every layer after the last epoch that recorded them, and how many heads have neither."""
     last = next((row for row in reversed(done) if row.gates), None)
     if last is None:
         return []
     spans = last.spans or {}
+    beside = {layer.name: layer.content_heads for layer in conversion.layers} if conversion is not None else {}
     return [
-        {"name": name, "gates": gates, "spans": spans.get(name)} for name, gates in (last.gates or {}).items() if gates
+        {"name": name, "gates": gates, "spans": spans.get(name), "content_heads": beside.get(name, 0)}
+        for name, gates in (last.gates or {}).items()
+        if gates
     ]
 
 

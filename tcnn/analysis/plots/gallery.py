@@ -75,7 +75,10 @@ def training_plots(rows: training.Rows) -> Iterator[NamedPlot]:
 
 def head_plots(rows: training.Rows) -> Iterator[NamedPlot]:
     """Plots of every head in metrics.jsonl."""
-    caption = "Attention span and gate of every head after every epoch: how far the layers have moved from convolution."
+    caption = (
+        "Attention span and gate of every head of the taps after every epoch: how far the layers have moved from "
+        "convolution."
+    )
     yield from _if("gates-and-spans", caption, lambda: training.gates_and_spans(rows))
 
 
