@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
+import structlog
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
@@ -17,6 +18,8 @@ from starlette.types import Message, Receive, Scope, Send
 from tcnn_api.errors import NotFound, problem
 from tcnn_jobs.artifacts.base import Artifacts, Opened
 from tcnn_jobs.model.jobs import Artifact
+
+log = structlog.get_logger("tcnn.api")
 
 MEDIA = {".json": "application/json", ".jsonl": "application/jsonl", ".csv": "text/csv", ".txt": "text/plain"}
 """What a file's ending says of it."""
@@ -35,7 +38,7 @@ def download(
     """A job's file under a name, 304 if the client has it already.
 
     With `link_seconds` the client is sent to the store, with a link that is valid for so long, if the file lies in one
-    that can do so. Raises `NotFound` if it is no longer there.
+    that can do so. Raises `NotFound` as `open_file`.
     """
     headers = {
         "ETag": f'"{file.sha256}"',  # the content itself: strong, and the same on every host
@@ -50,11 +53,23 @@ def download(
         if (link := artifacts.link(file, link_seconds, **there)) is not None:
             # Nobody keeps an answer whose link is soon worth nothing.
             return RedirectResponse(link, 307, headers={**headers, "Cache-Control": "no-store"})
+    opened = open_file(artifacts, file, name)
+    return Download(opened, share, headers=headers, filename=name, media_type=media_type)
+
+
+def open_file(artifacts: Artifacts, file: Artifact, name: str) -> Opened:
+    """Open a job's file. Raises `NotFound` if it is gone or has another size than its row says: then it is not what the
+    ETag and the digest stand for, as after a restore that broke off."""
     try:
         opened = artifacts.open(file)
     except OSError as error:
         raise NotFound(f"{name}: the file is no longer on the server; run the job again") from error
-    return Download(opened, share, headers=headers, filename=name, media_type=media_type)
+    if opened.size != file.size:
+        opened.handle.close()
+        log.error("a result's file is damaged", file=file.path, expected=file.size, found=opened.size)
+        found = f"expected {file.size:,} bytes, found {opened.size:,}"
+        raise NotFound(f"{name}: the file on the server is damaged ({found}); run the job again")
+    return opened
 
 
 class Download(FileResponse):

@@ -111,10 +111,12 @@ class SharedArtifacts:
         return Opened(self.bucket.open(file_key(file)), found.size, found.modified)
 
     def link(self, file: Artifact, seconds: float, **answer: str) -> str | None:
-        """As `Artifacts.link`; none for what was kept here before there was a store, or is gone."""
+        """As `Artifacts.link`; none for what was kept here before there was a store, is gone, or of another size."""
         try:
-            self.bucket.look(file_key(file))
+            found = self.bucket.look(file_key(file))
         except ObjectGone:
+            return None
+        if found.size != file.size:
             return None
         return self.bucket.link(file_key(file), seconds, **answer)
 

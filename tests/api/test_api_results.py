@@ -130,6 +130,21 @@ def test_what_is_not_there_is_404(alice: TestClient, service: Service, make: Mak
     assert "no longer on the server" in refusal(answer, 404)["detail"]
 
 
+@pytest.mark.parametrize("found", [CONTENT[:4000], CONTENT + b"more", b""])
+def test_a_file_of_another_size_is_no_result(
+    found: bytes, alice: TestClient, service: Service, make: Make, refusal: Refusal
+) -> None:
+    """As one that is gone: its digest would be another's. Whoever has the whole of it keeps it."""
+    job = make(Status.SUCCEEDED, content=CONTENT)
+    (service.home.jobs / job.checkpoint.path).write_bytes(found)
+    url = f"/jobs/{job.id}/checkpoint"
+    for name in ("checkpoint", "files/converted.safetensors", "archive"):
+        detail = refusal(alice.get(f"/jobs/{job.id}/{name}"), 404)["detail"]
+        assert f"expected 10,240 bytes, found {len(found):,}" in detail
+    assert alice.get(url, headers={"Range": "bytes=0-9"}).status_code == alice.head(url).status_code == 404
+    assert alice.get(url, headers={"If-None-Match": ETAG}).status_code == 304
+
+
 @pytest.mark.parametrize(
     ("request_", "name"),
     [

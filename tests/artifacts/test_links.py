@@ -128,6 +128,15 @@ def test_the_client_fetches_from_the_store_or_else_from_the_server(
     assert any("Signature=" in path for method, path in gate.seen if method == "GET")
 
 
+def test_a_file_of_another_size_is_not_linked_to(hosts: list[Host], job: Job, gate: Gate) -> None:
+    """What was written over in the store is not given out under the digest of what was there."""
+    whole = hosts[0].store.get(job.id).checkpoint
+    assert whole is not None
+    for size, is_linked in ((7000, True), (7001, False)):
+        file = whole.model_copy(update={"size": size})
+        assert (hosts[0].artifacts.link(file, 60, content_type="text/plain") is not None) is is_linked
+
+
 def test_a_file_that_is_gone_is_not_linked_to(hosts: list[Host], job: Job, tmp_path: Path) -> None:
     """The last one, for it takes the job's files away."""
     hosts[0].artifacts.bucket.remove(*hosts[0].artifacts.bucket.keys("jobs"))

@@ -18,7 +18,7 @@ from starlette.responses import StreamingResponse
 from tcnn_api.access.keys import Principal
 from tcnn_api.deps import AUTHENTICATED, JobId, Reach, Service, ServiceDep, Tenant
 from tcnn_api.description.openapi import problems
-from tcnn_api.errors import NotFound
+from tcnn_api.responses.download import open_file
 from tcnn_api.routes.jobs.files import succeeded
 from tcnn_api.routes.jobs.jobs import seen_by
 from tcnn_api.schemas import JobView, file_name
@@ -95,12 +95,12 @@ async def _sent(
 
 
 def _members(artifacts: Artifacts, job: Job, principal: Principal) -> list[Member]:
-    """Raises `NotFound` if a file is gone, before anything is sent."""
+    """Raises `NotFound` if a file is gone or damaged, before anything is sent."""
     told = json.dumps(seen_by(principal, JobView.of(job)).model_dump(mode="json"), indent=1).encode()
     members = [Member("job.json", len(told), partial(io.BytesIO, told))]
     for file in job.files:
-        _open(artifacts, file).close()
-        members.append(Member(file.name, file.size, partial(_open, artifacts, file)))
+        open_file(artifacts, file, file.name).handle.close()
+        members.append(Member(file.name, file.size, partial(_handle, artifacts, file)))
     for attempt in reversed(artifacts.attempts(job.id)):
         log = artifacts.attempt_file(job.id, attempt, "log.txt")
         if log is not None:
@@ -109,12 +109,8 @@ def _members(artifacts: Artifacts, job: Job, principal: Principal) -> list[Membe
     return members
 
 
-def _open(artifacts: Artifacts, file: Artifact) -> io.BufferedIOBase:
-    try:
-        handle: io.BufferedIOBase = artifacts.open(file).handle
-    except OSError as error:
-        raise NotFound(f"{file.name}: the file is no longer on the server; run the job again") from error
-    return handle
+def _handle(artifacts: Artifacts, file: Artifact) -> Any:
+    return open_file(artifacts, file, file.name).handle
 
 
 async def zipped(
