@@ -122,7 +122,7 @@ def test_downloads_of_a_tenant_are_bounded(
     with ExitStack() as under_way:
         for _ in range(32):
             under_way.enter_context(service.pools.downloads.hold("alice"))
-        for path in ("checkpoint", "files/evaluation.json"):
+        for path in ("checkpoint", "files/evaluation.json", "archive"):
             refusal(alice.get(f"/jobs/{job}/{path}"), 429)
         assert bob.get(f"/jobs/{theirs}/checkpoint").status_code == 200
     for _ in range(33):

@@ -4,15 +4,19 @@ those who have left.
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from sse_starlette import ServerSentEvent
+from starlette.testclient import TestClient
 
+from tcnn_api.deps import Service
 from tcnn_api.errors import TooManyAtOnce
 from tcnn_api.pools import Pool, Rota, Share, Turns
 from tcnn_api.responses.stream import THREADS, Streams
-from tcnn_jobs.model.jobs import Job
+from tcnn_jobs.model.jobs import Job, Status
 
 
 def test_turns_are_one_a_tenant() -> None:
@@ -40,6 +44,32 @@ def test_a_share_is_given_back() -> None:
         share.hold("ann").__enter__()
     with share.hold("ann"):
         pass
+
+
+def test_the_last_place_is_given_to_one_download(
+    alice: TestClient,
+    service: Service,
+    make: Callable[..., Job],
+    monkeypatch: pytest.MonkeyPatch,
+    refusal: Callable[..., object],
+) -> None:
+    """Another that took it while the files of this one were looked up goes first; this one is refused by a status."""
+    job, downloads, look = make(Status.SUCCEEDED).id, service.pools.downloads, service.artifacts.open
+    under_way = ExitStack()
+
+    def late(file: Any) -> Any:
+        while downloads.held("alice") < 32:
+            under_way.enter_context(downloads.hold("alice"))
+        return look(file)
+
+    monkeypatch.setattr(service.artifacts, "open", late)
+    for path in ("archive", "checkpoint"):
+        with under_way:
+            refusal(alice.get(f"/jobs/{job}/{path}"), 429)
+    monkeypatch.setattr(service.artifacts, "open", look)
+    for ask in (alice.head, alice.get):
+        assert ask(f"/jobs/{job}/archive").status_code == 200
+    assert downloads.held("alice") == 0
 
 
 def test_a_place_goes_to_the_tenant_that_has_waited_longest() -> None:

@@ -7,16 +7,18 @@ import io
 import json
 import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
 from anyio import to_thread
 from fastapi import APIRouter, Request
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from tcnn_api.access.keys import Principal
-from tcnn_api.deps import AUTHENTICATED, JobId, Reach, Service, ServiceDep, Tenant
+from tcnn_api.deps import AUTHENTICATED, JobId, Reach, ServiceDep, Tenant
 from tcnn_api.description.openapi import problems
 from tcnn_api.responses.download import open_file
 from tcnn_api.routes.jobs.files import succeeded
@@ -67,31 +69,40 @@ class _Written(io.RawIOBase):
         **problems(409, 429),
     },
 )
-async def archive(job: JobId, request: Request, parts: ServiceDep, owner: Reach, own: Tenant) -> StreamingResponse:
+async def archive(job: JobId, request: Request, parts: ServiceDep, owner: Reach, own: Tenant) -> Response:
     """Download every file of a succeeded job, its log, and the job itself as `job.json`, in one zip.
 
     The zip is created while it is sent, so it has no length and no ranges; use `/checkpoint` for large checkpoints,
     which can resume an interrupted download. The same job always gives the same bytes.
     """
     found = succeeded(await to_thread.run_sync(parts.store.get, job, owner))
-    parts.pools.downloads.check(own)
+    parts.pools.downloads.check(own)  # before any file is opened
     members = await parts.pools.storage.run(own, _members, parts.artifacts, found, request.state.principal)
     ended = datetime.fromtimestamp(found.finished_at or found.created_at, UTC)
     at = (ended.year, ended.month, ended.day, ended.hour, ended.minute, ended.second)
     name = file_name(found, "files.zip")
-    return StreamingResponse(
-        _sent(parts, own, members, at),
-        media_type="application/zip",
+    return Archive(
+        zipped(members, at, partial(parts.pools.reading.run, own)),
+        partial(parts.pools.downloads.hold, own),
         headers={"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "private, no-store"},
     )
 
 
-async def _sent(
-    parts: Service, own: str, members: list[Member], at: tuple[int, int, int, int, int, int]
-) -> AsyncIterator[bytes]:
-    with parts.pools.downloads.hold(own):
-        async for piece in zipped(members, at, partial(parts.pools.reading.run, own)):
-            yield piece
+class Archive(StreamingResponse):
+    """A zip that takes its place among the downloads before its status is sent, and keeps it until its end."""
+
+    media_type = "application/zip"
+
+    def __init__(
+        self, content: AsyncIterator[bytes], hold: Callable[[], AbstractContextManager[None]], headers: dict[str, str]
+    ) -> None:
+        super().__init__(content, headers=headers)
+        self._hold = hold
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the zip. Raises `TooManyAtOnce` before anything is sent."""
+        with self._hold():
+            await super().__call__(scope, receive, send)
 
 
 def _members(artifacts: Artifacts, job: Job, principal: Principal) -> list[Member]:
