@@ -5,6 +5,7 @@ client does not read, in the middle of it or after its end.
 """
 
 import asyncio
+import http
 import ipaddress
 import itertools
 import json
@@ -15,19 +16,14 @@ from collections.abc import Sequence
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from tcnn_api.closing import MOST_OF_A_HEAD, Closing
+
 HEAD = 15.0
 """Seconds from a connection, or from the first byte of a further request on it, to the end of the request's head."""
 MOST_HEAD = 64 << 10
 """Bytes of a head. The parser keeps what it has read of one, which takes twenty times the memory of short lines."""
-TOO_LONG = {
-    "type": "about:blank",
-    "title": "Request Header Fields Too Large",
-    "status": 431,
-    "detail": f"expected at most {MOST_HEAD:,} bytes of headers, found more; send fewer or shorter ones",
-    "instance": "",
-    "errors": [],
-}
-"""The answer to a longer one, in the form of all errors (RFC 9457)."""
+TOO_LONG = f"expected at most {MOST_HEAD:,} bytes of headers, found more; send fewer or shorter ones"
+NO_HTTP = "expected a request of HTTP/1.1, found what cannot be read as one; send it again with an HTTP client"
 MOST_AHEAD = 32
 """Requests that a client may send before it has the answer to the first."""
 PIECE = 16 << 10
@@ -69,12 +65,13 @@ class PatientProtocol(HttpToolsProtocol):
     _asked: Sequence[RequestResponseCycle] = ()
     number = 0
     most: int | None = None
+    transport: Closing  # type: ignore[assignment]
 
     @property
     def waits(self) -> bool:
-        """Whether it is open, and no request is being answered on it."""
+        """Whether it is open, and no request is being answered on it, or will be any more."""
         if self.transport.is_closing():
-            return False
+            return self.transport.lingers
         return (self.cycle is None or self.cycle.response_complete) and not self.pipeline
 
     @property
@@ -89,11 +86,15 @@ class PatientProtocol(HttpToolsProtocol):
 
     @property
     def _left(self) -> int:
-        return self.transport.get_write_buffer_size()
+        return int(self.transport.get_write_buffer_size())
+
+    def _sends(self) -> bool:
+        """Whether the client is in the middle of a request that is answered already."""
+        return self.cycle is not None and self.cycle.response_complete and self.cycle.more_body
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client is there; should there be too many, of it or of all, one that is of no use to anybody has to go."""
-        super().connection_made(transport)
+        super().connection_made(Closing(transport, self._sends))  # type: ignore[arg-type]
         self.number = next(_numbers)
         self._expect_head()
         self._looking = self.loop.call_later(LOOK, self._look)
@@ -103,6 +104,9 @@ class PatientProtocol(HttpToolsProtocol):
         """Bytes of a request. Those that are part of no body, and do not end a head either, are counted: of a head, of
         a chunked body's trailers, of the extensions of its chunks.
         """
+        if self.transport.lingers:
+            self.transport.discard(data)
+            return
         if self._late is None and self.waits:
             self._expect_head()
         for start in range(0, len(data), PIECE):
@@ -143,10 +147,8 @@ class PatientProtocol(HttpToolsProtocol):
         self._expect_nothing()
         if self._looking is not None:
             self._looking.cancel()
-        self.pipeline.clear()  # further requests that it has sent already, which uvicorn would still answer
-        for cycle in self._asked:  # uvicorn tells only the last one
-            cycle.disconnected = True
-            cycle.message_event.set()
+        self.transport.lost()
+        self._tell_gone()
         super().connection_lost(exc)
 
     def _should_upgrade(self) -> bool:
@@ -157,15 +159,44 @@ class PatientProtocol(HttpToolsProtocol):
         """A request for another protocol is answered in this one, and is the last one: the parser reads no further."""
         self.cycle.keep_alive = False
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer what cannot be read; if another answer has begun, or is waited for, only hang up."""
+        under_way = [cycle for cycle in self._asked if not cycle.response_complete]
+        if any(cycle.response_started or not cycle.more_body for cycle in under_way):
+            self.transport.abort()
+        else:
+            self._answer(400, NO_HTTP)
+            self._tell_gone()
+
     def _refuse(self) -> None:
         """Answer a head that is too long, and hang up; in the middle of a request only hang up."""
-        if not self.waits:
+        if self.waits:
+            self._answer(431, TOO_LONG)
+        else:
             self.transport.abort()
-            return
-        body = json.dumps(TOO_LONG).encode()
+
+    def _answer(self, status: int, detail: str) -> None:
+        """The last answer of a connection, which no route gives, in the form of all errors (RFC 9457)."""
+        title = http.HTTPStatus(status).phrase
+        told = {"type": "about:blank", "title": title, "status": status, "detail": detail, "instance": "", "errors": []}
+        body = json.dumps(told).encode()
         head = f"content-type: application/problem+json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        self.transport.write(STATUS_LINE[431] + head.encode() + body)
-        self.transport.close()
+        self.transport.write(STATUS_LINE[status] + head.encode() + body)
+        self.transport.linger(MOST_OF_A_HEAD)
+
+    def _tell_gone(self) -> None:
+        """Tell those who answer that nobody listens any more."""
+        self.pipeline.clear()  # further requests that were sent already, which uvicorn would still answer
+        for cycle in self._asked:  # uvicorn tells only the last one
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+    def shutdown(self) -> None:
+        """The server leaves, and waits for nobody who has been answered."""
+        if self.transport.lingers:
+            self.transport.abort()
+        else:
+            super().shutdown()
 
     def _expect_head(self) -> None:
         self._late = self.loop.call_later(HEAD, self._give_up)

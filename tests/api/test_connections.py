@@ -1,6 +1,7 @@
 """Clients that say half a word, on real sockets: they are given up, and others get in meanwhile."""
 
 import contextlib
+import json
 import socket
 import threading
 import time
@@ -14,15 +15,16 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from tcnn_api import connections
+from tcnn_api import closing, connections
 from tcnn_api.connections import PatientProtocol
 
 LARGE = 12_000_000
 """Bytes of an answer that no buffers between server and client hold."""
 
-
 _left: list[str] = []
 """Paths of requests that were told that their client has gone."""
+_holding: list[socket.socket] = []
+"""Clients that hold on until the server has left."""
 
 
 async def _app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -31,6 +33,9 @@ async def _app(scope: Scope, receive: Receive, send: Send) -> None:
         pass
     if path == "/slow":
         _left.append(path)
+    if path == "/refuse":
+        await PlainTextResponse("no", 413, {"Connection": "close"})(scope, receive, send)
+        return
     await PlainTextResponse(bytes(LARGE) if path == "/large" else "here")(scope, receive, send)
 
 
@@ -48,7 +53,10 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
             time.sleep(0.01)
         yield listener.getsockname()
         server.should_exit = True
-        thread.join()
+        thread.join(30)
+        assert not thread.is_alive()
+    while _holding:
+        _holding.pop().close()
 
 
 def _half(
@@ -57,6 +65,39 @@ def _half(
     client = socket.create_connection(address, timeout=60, source_address=(source, 0))
     client.sendall(text)
     return client
+
+
+UPLOAD = f"POST /refuse HTTP/1.1\r\nHost: a\r\nContent-Length: {LARGE}\r\n\r\n".encode()
+
+
+def test_a_refusal_reaches_who_sends_all_of_a_body_first(address: tuple[str, int]) -> None:
+    """It is said before the body has come, and read after it was sent."""
+    with _half(address, UPLOAD + bytes(LARGE)) as client:
+        answer = _read(client)
+    assert answer.startswith(b"HTTP/1.1 413 ") and answer.endswith(b"no") and b"connection: close" in answer.lower()
+
+
+@pytest.mark.parametrize(("bound", "value"), [("LINGER", 0.2), ("MOST_UNREAD", 1 << 20)])
+def test_who_goes_on_sending_is_hung_up_on(
+    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch, bound: str, value: float
+) -> None:
+    """By the clock, or by what has come; which of the two is long enough for the other not to matter."""
+    monkeypatch.setattr(closing, "LINGER", 600.0)
+    monkeypatch.setattr(closing, bound, value)
+    sent = 0
+    with _half(address, UPLOAD) as client, pytest.raises(ConnectionError):
+        while True:
+            sent += client.send(bytes(1000 if bound == "LINGER" else 1 << 16))
+            time.sleep(0.01)
+    assert sent < LARGE
+
+
+def test_refused_ones_that_hold_on_shut_nobody_out(address: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do they hold up a server that leaves: it waits for none of them."""
+    monkeypatch.setattr(closing, "LINGER", 600.0)
+    _holding.extend(_half(address, UPLOAD) for _ in range(25))
+    assert all(_status(client)[:12] in (b"HTTP/1.1 413", b"") for client in _holding)
+    assert _answered(address) and _answered(address, "127.0.0.2")
 
 
 def _answered(address: tuple[str, int], source: str = "127.0.0.1") -> bool:
@@ -114,8 +155,14 @@ def _read(client: socket.socket) -> bytes:
     return answer
 
 
+def _told() -> bool:
+    """Whether a request that was under way is soon told that its client has gone."""
+    return any(_left or time.sleep(0.01) for _ in range(1000))
+
+
 START = b"GET / HTTP/1.1\r\nHost: a\r\n"
 WHOLE = START + b"\r\n"
+SLOW = b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n"
 CHUNKED = b"POST /slow HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
@@ -157,22 +204,37 @@ def test_what_surrounds_a_body_has_an_end_too(address: tuple[str, int], filling:
         assert _is_closed(client)
 
 
+@pytest.mark.parametrize("start", [b"", WHOLE, CHUNKED])
+def test_what_is_no_http_is_answered_as_every_error(address: tuple[str, int], start: bytes) -> None:
+    """At once, after another request, and in the middle of a body, whose reader is told that nobody is there."""
+    _left.clear()
+    with _half(address, start) as client:
+        if start == WHOLE:
+            assert client.recv(1000).endswith(b"here")
+        client.sendall(b"what is this?\r\n\r\n" * 1000)
+        head, _, body = _read(client).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ") and b"application/problem+json" in head
+    assert json.loads(body)["detail"] == connections.NO_HTTP
+    assert start != CHUNKED or _told()
+
+
+def test_no_answer_is_written_into_another(address: tuple[str, int]) -> None:
+    with _half(address, SLOW + b"what is this?\r\n\r\n") as client:
+        assert _is_closed(client)
+
+
 def test_few_requests_may_be_sent_ahead(address: tuple[str, int]) -> None:
     with _half(address, WHOLE * connections.MOST_AHEAD) as client:
         assert _read(client).count(b"here") == connections.MOST_AHEAD
-    with _half(address, b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n" + WHOLE * 1000) as client:
+    with _half(address, SLOW + WHOLE * 1000) as client:
         assert _is_closed(client)
 
 
 def test_every_request_of_a_connection_is_told_that_its_client_has_gone(address: tuple[str, int]) -> None:
     """Also the one that is being answered while others wait behind it."""
     _left.clear()
-    _half(address, b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n" + WHOLE).close()
-    for _ in range(1000):
-        if _left:
-            break
-        time.sleep(0.01)
-    assert _left
+    _half(address, SLOW + WHOLE).close()
+    assert _told()
 
 
 def test_no_connection_leaves_the_protocol(address: tuple[str, int]) -> None:
@@ -223,8 +285,7 @@ def test_an_answer_that_is_not_read_is_given_up(address: tuple[str, int], monkey
 def test_answers_that_are_not_read_shut_nobody_out(address: tuple[str, int]) -> None:
     """Where all of a client's connections are of that kind, its next one is served in place of one of them."""
     clients = [_half(address, ASK) for _ in range(25)]
-    assert _answered(address)
-    assert _answered(address, "127.0.0.2")
+    assert _answered(address) and _answered(address, "127.0.0.2")
     assert sum(_all_of(client) >= LARGE for client in clients) < 10
     for client in clients:
         client.close()
@@ -232,7 +293,7 @@ def test_answers_that_are_not_read_shut_nobody_out(address: tuple[str, int]) -> 
 
 def test_one_client_has_half_of_all_connections(address: tuple[str, int]) -> None:
     """Even if something is being done on each; then it is refused more of them, and no other client is."""
-    clients = [_half(address, b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n") for _ in range(25)]
+    clients = [_half(address, SLOW) for _ in range(25)]
     assert all(_is_closed(client) for client in clients[10:])
     assert _answered(address, "127.0.0.2")
     for client in clients:
