@@ -23,7 +23,7 @@ from tcnn.errors import RequestError
 from tcnn_api.access.keys import LOCAL, Principal, missing
 from tcnn_api.errors import MOST_ERRORS, NotOwn
 from tcnn_api.pools import Pools
-from tcnn_api.responses.stream import Still, Streams
+from tcnn_api.responses.stream import Still, Streams, prefers_stream
 from tcnn_api.settings import ApiSettings
 from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.artifacts.layout import Home, checked
@@ -150,7 +150,13 @@ def refuse_anothers(noun: str, owner: str, own: str) -> None:
         raise NotOwn(f"expected a {noun} of {own}, found one of {owner}: this key may {may}; use a key of {owner}")
 
 
+async def _streams(request: Request) -> bool:
+    return prefers_stream(", ".join(request.headers.getlist("accept")))
+
+
 Changer = Annotated[str, Depends(_changer)]
+Streamed = Annotated[bool, Depends(_streams)]
+"""Whether events are to be streamed, rather than listed."""
 AUTHENTICATED = [Depends(_bearer)]
 """Documents the key in OpenAPI: for `APIRouter(dependencies=AUTHENTICATED)`."""
 

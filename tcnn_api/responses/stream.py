@@ -7,10 +7,12 @@ twice. `progress` messages carry none: they are a state, and only the newest is 
 """
 
 import json
+import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import TypeVar
+from urllib.request import parse_http_list
 
 from anyio import CapacityLimiter, move_on_after, sleep, to_thread
 from sse_starlette import EventSourceResponse, ServerSentEvent
@@ -36,6 +38,20 @@ PAGE = 500
 THREADS = 8
 """Streams ask the database on threads of their own number, so that requests never wait for them. A tenant has half of
 them at most, and they are given out by turns: its streams do not wait for all of another's."""
+
+_MEDIA = "text/event-stream"
+_QUALITY = re.compile(r"[01](\.\d{0,3})?")
+
+
+def prefers_stream(accept: str) -> bool:
+    """Whether an `Accept` (RFC 9110, §12.5.1) names event streams and prefers them to JSON; a tie is JSON's."""
+    wanted: dict[str, float] = {}
+    for part in parse_http_list(accept):
+        media, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        given = next((one.partition("=")[2].strip() for one in parameters if re.match(r"q\s*=", one)), "1")
+        wanted[media] = float(given) if _QUALITY.fullmatch(given) else 0.0
+    json_ = next((wanted[media] for media in ("application/json", "application/*", "*/*") if media in wanted), 0.0)
+    return wanted.get(_MEDIA, 0.0) > json_
 
 
 class Streams:

@@ -50,6 +50,34 @@ def beat(service: Service, job: Job, percent: float, *events: str) -> None:
     assert service.store.heartbeat(info, [told])
 
 
+@pytest.mark.parametrize(
+    ("accept", "streams"),
+    [
+        ("text/event-stream", True),
+        ("Text/Event-Stream; charset=utf-8, */*;q=0.1", True),
+        ("application/json;q=0.5, text/event-stream;q=0.8", True),
+        ("application/*;q=0.1, */*, text/event-stream;q=0.2", True),
+        ("application/json;q=0, text/event-stream;q=0.001", True),
+        ("application/json, text/event-stream;q=0", False),
+        ("application/json;q=1, text/event-stream;q=0.1", False),
+        ("application/json, text/event-stream", False),
+        ("text/event-stream, */*", False),
+        ("application/json, text/event-stream-x", False),
+        ('text/plain;a="text/event-stream, text/event-stream"', False),
+        ("text/*", False),
+        ("text/event-stream;q=inf", False),
+        ("text/event-stream;q=", False),
+        ("", False),
+        (";,=", False),
+    ],
+)
+def test_a_stream_is_for_who_prefers_it_to_json(accept: str, streams: bool, alice: TestClient, make: Make) -> None:
+    assert stream.prefers_stream(accept) is streams
+    if not streams:
+        for path in ("/jobs", f"/jobs/{make().id}/events"):
+            assert alice.get(path, headers={"Accept": accept}).headers["content-type"] == "application/json"
+
+
 def test_a_list_goes_on_where_it_ended(alice: TestClient, service: Service, make: Make, refusal: Refusal) -> None:
     job = make(Status.RUNNING)
     beat(service, job, 10, "epoch", "epoch")

@@ -21,6 +21,7 @@ from tcnn_api.deps import (
     ServiceDep,
     StillValid,
     StoreDep,
+    Streamed,
     Tenant,
     within,
 )
@@ -66,7 +67,7 @@ async def index(
     own: Tenant,
     still: StillValid,
     request: Request,
-    accept: Annotated[str, Header(include_in_schema=False)] = "",
+    streamed: Streamed,
     after: Annotated[str | None, Query(description=AFTER, examples=[JOB])] = None,
     limit: Annotated[int, Query(ge=1, le=100, description="Jobs per page.")] = 20,
     status: Annotated[Status | None, Query(description="Only jobs with this status.")] = None,
@@ -116,7 +117,7 @@ async def index(
     )  # fmt: skip
     costly = bool(q or tag) or order.by != "created"
     turn: Turn = partial(parts.pools.searches.take, own) if costly else nullcontext
-    if "text/event-stream" in accept.lower():
+    if streamed:
         entered = parts.streams.enter(own)
         try:
             async with turn():
@@ -235,7 +236,7 @@ async def events(
     owner: Reach,
     own: Tenant,
     still: StillValid,
-    accept: Annotated[str, Header(include_in_schema=False)] = "",
+    streamed: Streamed,
     after: Annotated[int, Query(ge=0, le=MOST, description="Only events after this sequence number.")] = 0,
     limit: Annotated[int, Query(ge=1, le=1000, description="Events per page; does not apply to streams.")] = 100,
     seen: Seen = None,
@@ -246,7 +247,7 @@ async def events(
     ends, with `progress` messages (no id) in between, at most one a second. `away` and `back` (no id) mean that the
     database is unreachable, and that it is reachable again.
     """
-    if "text/event-stream" not in accept.lower():
+    if not streamed:
         found = await to_thread.run_sync(lambda: parts.store.events(job, owner, after=after, limit=limit + 1))
         page = page_of(map(EventView.of, found[:limit]), len(found) > limit)
         return JSONResponse(EventList(**page).model_dump(mode="json"))
