@@ -5,7 +5,8 @@ import { mean } from "./lists.js";
 import { busy, untilBack } from "./parts.js";
 import { notAllowed } from "./tenants.js";
 import { Away, Problem, once, post } from "../server/http.js";
-import { isRounded, parsed } from "../server/json.js";
+import { parsed } from "../server/json.js";
+import { numberIn } from "./written.js";
 
 /** A labelled control. `name` is the server's dotted name of the field. */
 export function field(name, label, control, { hint, wide, half, extra } = {}) {
@@ -27,6 +28,11 @@ export function text(attributes = {}) {
 /** A number, written as people like: the server says what it makes of it. */
 export function numeric(attributes = {}) {
   return text({ inputmode: "decimal", class: "number", ...attributes });
+}
+
+/** One that is whole, or of which nobody means thousandths: no separators of thousands are taken for its fraction. */
+export function whole(attributes = {}) {
+  return numeric({ class: "number whole", ...attributes });
 }
 
 export function select(options, attributes = {}) {
@@ -122,11 +128,16 @@ export function showErrors(form, errors) {
     const own = control.dataset.field === name;
     const words = message.startsWith(`${name}: `) ? message.slice(name.length + 2) : message;
     wrong(control, own ? words : `${name.slice(control.dataset.field.length + 1) || name}: ${words}`);
-    for (let around = control.closest("details"); around; around = around.parentElement.closest("details")) around.open = true;
+    reveal(control);
     first ??= control;
   }
   first?.focus();
   return rest;
+}
+
+/** Open what it is folded in. */
+function reveal(control) {
+  for (let around = control.closest("details"); around; around = around.parentElement.closest("details")) around.open = true;
 }
 
 /** The control of a field, or of the nearest one around it: `config.weight_decay` belongs to `config`. */
@@ -139,14 +150,26 @@ function owner(form, name) {
   return null;
 }
 
-/** What a control says: numbers where they are, and as they are; null where nothing was written. */
+/** What a control says: numbers where they are, and as they are; null where nothing was written. Throws an error with the control. */
 export function read(control) {
   if (control.disabled || control.closest("[hidden]")) return null;
   if (control.type === "checkbox") return control.checked;
   const said = control.value.trim();
   if (!said) return null;
-  if (!control.classList.contains("number")) return said;
-  return Number.isFinite(Number(said)) && !isRounded(said) ? Number(said) : said;
+  return control.classList.contains("number") ? meantBy(control, said) : said;
+}
+
+/** The numbers of a control that lists several. */
+export function readAll(control) {
+  return control.value.split(/[\s,;]+/).filter(Boolean).map((one) => meantBy(control, one));
+}
+
+function meantBy(control, said) {
+  try {
+    return numberIn(said, { whole: control.classList.contains("whole") });
+  } catch (error) {
+    throw Object.assign(error, { control });
+  }
 }
 
 /** Lines of KEY=VALUE as nested settings, whatever their names; throws an error that names the line. */
@@ -174,6 +197,11 @@ function meant(word) {
   } catch {
     return word;
   }
+}
+
+/** Put what controls say into a request, by their names; what is wrong in any of them is told together. */
+export function putAll(body, controls) {
+  together(...Object.entries(controls).map(([name, control]) => () => put(body, name, read(control))));
 }
 
 /** Put a value into a request, if anything was said. */
@@ -247,7 +275,10 @@ function madeOf(body) {
     return together(body)[0];
   } catch (error) {
     if (!(error instanceof Mistakes)) throw error;
-    for (const one of error.found) wrong(one.control, one.message);
+    for (const one of error.found) {
+      wrong(one.control, one.message);
+      reveal(one.control);
+    }
     error.found[0].control.focus();
     return null;
   }

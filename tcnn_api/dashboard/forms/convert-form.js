@@ -1,7 +1,7 @@
 // The form that converts a model, and fine-tunes it in the same job.
 
 import { h } from "../dom.js";
-import { field, numeric, put, read, select, text, tick, together } from "../components/form.js";
+import { field, numeric, putAll, select, text, tick, together, whole } from "../components/form.js";
 import { modelPicker } from "./models.js";
 import { ownWeights } from "./own-weights.js";
 import { contentScope } from "./scope-fields.js";
@@ -13,18 +13,18 @@ const CONTENT_HEADS = 4;
 /** Its parts; `others` are the names of what stands in every form. */
 export function transform(query, others) {
   const model = modelPicker();
+  const pretrained = tick(true);
   const own = {
-    pretrained: tick(true),
-    num_classes: numeric({ placeholder: "as in the weights" }),
-    stage: numeric({ placeholder: "−1, the last" }),
+    num_classes: whole({ placeholder: "as in the weights" }),
+    stage: whole({ placeholder: "−1, the last" }),
     target: text({ placeholder: "layer4\\.0\\..*" }),
     temperature: numeric({ placeholder: "1/46 = 0.0217" }),
-    head_dim: numeric({ placeholder: "automatic" }),
-    content_heads: numeric({ placeholder: CONTENT_HEADS }),
-    position_reach: numeric({ placeholder: "15" }),
-    seed: numeric({ placeholder: "0" }),
+    head_dim: whole({ placeholder: "automatic" }),
+    content_heads: whole({ placeholder: CONTENT_HEADS }),
+    position_reach: whole({ placeholder: "15" }),
+    seed: whole({ placeholder: "0" }),
   };
-  const weights = ownWeights({ model, pretrained: own.pretrained, wanted: query.get("weights") });
+  const weights = ownWeights({ model, pretrained, wanted: query.get("weights") });
   const stride = select([["keep", "Keep: equivalent to the CNN"], ["remove", "Remove: as in the paper"], ["dilate", "Remove, and dilate the layers after it"]]);
   const queryKey = select([["normal", "Normal, small"], ["mimetic", "Mimetic: similar pixels attend to each other"]]);
   const position = select([["isotropic", "Around a centre (isotropic)"], ["quadratic", "Gaussian of any shape (quadratic)"], ["relative", "Learned shifts (relative)"], ["relative-content", "Learned shifts, content-dependent"]]);
@@ -44,14 +44,14 @@ export function transform(query, others) {
     fill(request) {
       model.set(request.model);
       weights.fill(request);
-      own.pretrained.checked = request.pretrained ?? true;
+      pretrained.checked = request.pretrained ?? true;
       stride.value = request.stride ?? "keep";
       queryKey.value = request.query_key ?? "normal";
       position.value = request.position ?? "isotropic";
       scope.fill(request.content);
       more = { ...request };
-      for (const name of [...others, ...Object.keys(own), "model", "weights", "stride", "query_key", "position", "content", "finetune"]) delete more[name];
-      for (const [name, control] of Object.entries(own)) if (name !== "pretrained") control.value = request[name] ?? "";
+      for (const name of [...others, ...Object.keys(own), "pretrained", "model", "weights", "stride", "query_key", "position", "content", "finetune"]) delete more[name];
+      for (const [name, control] of Object.entries(own)) control.value = request[name] ?? "";
       if (!request.finetune) own.content_heads.value ||= "0"; // it was made so
       also.checked = Boolean(request.finetune);
       also.dispatchEvent(new Event("change"));
@@ -61,7 +61,7 @@ export function transform(query, others) {
     parts: [
       h("section", { class: "card" }, h("h2", {}, "Model"), h("div", { class: "fields" },
         field("model", "Model", model.input, { wide: true, extra: model.extra }),
-        field("pretrained", "Pretrained weights", own.pretrained, { half: true, hint: "Otherwise the weights are random." }),
+        field("pretrained", "Pretrained weights", pretrained, { half: true, hint: "Otherwise the weights are random." }),
         field("stride", "Stride of the stage", stride, { half: true })),
         weights.parts,
         h("details", {}, h("summary", {}, "More conversion options"), h("div", { class: "fields" },
@@ -84,7 +84,7 @@ export function transform(query, others) {
         if (!model.input.value.trim()) throw Object.assign(new Error("Choose a model."), { control: model.input });
         const made = weights.into({ ...more, model: model.input.value.trim(), stride: stride.value, query_key: queryKey.value });
         if (position.value !== "isotropic") made.position = position.value; // older workers know no other, and refuse the word
-        for (const [name, control] of Object.entries(own)) if (name !== "pretrained") put(made, name, read(control));
+        putAll(made, own);
         if (!also.checked) made.content_heads ??= CONTENT_HEADS;
         return made;
       }, () => scope.body(), () => (also.checked ? training.body() : null));

@@ -1,7 +1,7 @@
 // A form: measure a model on a data set, beside others, under corruptions and at several sizes.
 
 import { h, isolated } from "../dom.js";
-import { field, keeping, numeric, posting, put, read, select, sending, text, tick, together } from "../components/form.js";
+import { field, keeping, posting, putAll, readAll, select, sending, text, tick, together, whole } from "../components/form.js";
 import { every, jobOptions, optionsOf } from "../components/every.js";
 import { describeCheckpoint, describeDataset } from "../components/format.js";
 import { common, fill } from "../components/lists.js";
@@ -40,8 +40,8 @@ export function show(main, query) {
   const named = text({ placeholder: "resnet50, convnext_tiny" });
   const dataset = select([["", "Loading…"]]);
   const corruptions = select([["", "None"], ["some", "Four, one of each category"], ["all", "All fifteen of ImageNet-C"]]);
-  const sizes = text({ placeholder: "the model’s default; or several: 160 224" });
-  const limit = numeric({ placeholder: "all" });
+  const sizes = whole({ inputmode: "text", placeholder: "the model’s default; or several: 160 224" });
+  const limit = whole({ placeholder: "all" });
   const classes = tick(true);
   const examples = tick(true);
   const summary = h("div", { class: "notice bad", role: "alert", hidden: true });
@@ -120,12 +120,11 @@ export function show(main, query) {
     }, () => {
       if (!dataset.value) throw Object.assign(new Error("Choose a data set."), { control: dataset });
     }, () => {
-      const given = sizes.value.split(/[\s,;]+/).filter(Boolean).map(Number);
+      const given = readAll(sizes);
       if (given.some((one) => !Number.isSafeInteger(one) || one < 1)) throw Object.assign(new Error("Expected whole numbers of pixels, such as 160 224."), { control: sizes });
       if (given.length) config.sizes = given;
-    });
+    }, () => putAll(config, { limit }));
     if (corruptions.value) config.corruptions = SETS[corruptions.value];
-    put(config, "limit", read(limit));
     const others = [
       ...[...against.selectedOptions].map((one) => one.value).filter(Boolean).map((id) => references.get(id) ?? (id.startsWith("ckpt_") ? { checkpoint: id } : { job: id })),
       ...named.value.split(/[\s,;]+/).filter(Boolean).map((name) => ({ model: name })),

@@ -1,12 +1,12 @@
 // The fields of a content scope, as `global`, `window:14` or `pooled:7,unpadded`: what a query's content attention sees.
 
-import { field, numeric, read, select, tick } from "../components/form.js";
+import { field, read, select, tick, whole } from "../components/form.js";
 
 const EXAMPLES = { window: "14", pooled: "7" };
 
 export function contentScope() {
   const kind = select([["global", "Every pixel (global)"], ["window", "The query’s window (window)"], ["pooled", "Means on a grid (pooled)"]]);
-  const size = numeric();
+  const size = whole();
   const unpadded = tick(false);
   const sized = field("content.size", "Window or grid", size, { hint: "Map pixels, or means, per side." });
 
@@ -30,10 +30,7 @@ export function contentScope() {
     },
     body() {
       const found = read(size);
-      if (kind.value !== "global" && !found) {
-        size.closest("details").open = true;
-        throw Object.assign(new Error(`Expected a number from 1, for example ${EXAMPLES[kind.value]}.`), { control: size });
-      }
+      if (kind.value !== "global" && !found) throw Object.assign(new Error(`Expected a number from 1, for example ${EXAMPLES[kind.value]}.`), { control: size });
       return `${kind.value}${kind.value === "global" ? "" : `:${found}`}${unpadded.checked ? ",unpadded" : ""}`;
     },
   };

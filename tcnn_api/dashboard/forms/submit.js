@@ -3,7 +3,7 @@
 import { transform } from "./convert-form.js";
 import { h } from "../dom.js";
 import { finetune } from "./finetune-form.js";
-import { field, keeping, numeric, posting, put, read, sending, text, together } from "../components/form.js";
+import { field, keeping, posting, put, putAll, read, sending, text, together, whole } from "../components/form.js";
 import { get, post } from "../server/http.js";
 import { trouble } from "../components/parts.js";
 import { planned } from "./plan.js";
@@ -22,10 +22,10 @@ export function show(main, kind, query = new URLSearchParams()) {
   const answer = h("div", { role: "status" });
   const called = { name: text(), tags: text() };
   const queueing = {
-    priority: numeric({ placeholder: "0" }),
-    max_attempts: numeric({ placeholder: "3" }),
-    max_runtime: numeric({ placeholder: "server default" }),
-    stall_minutes: numeric({ placeholder: "server default" }),
+    priority: whole({ placeholder: "0" }),
+    max_attempts: whole({ placeholder: "3" }),
+    max_runtime: whole({ placeholder: "server default" }),
+    stall_minutes: whole({ placeholder: "server default" }),
   };
   form.append(
     ...page.parts,
@@ -79,9 +79,9 @@ export function show(main, kind, query = new URLSearchParams()) {
   const send = sending(form, summary, {
     ready: page.ready,
     body() {
-      const [body] = together(page.body);
-      Object.assign(body, rest);
-      for (const [name, control] of Object.entries(queueing)) put(body, name, read(control));
+      const queued = {};
+      const [body] = together(page.body, () => putAll(queued, queueing));
+      Object.assign(body, rest, queued);
       put(body, "name", read(called.name));
       const tags = called.tags.value.split(",").map((tag) => tag.trim()).filter(Boolean);
       if (tags.length) body.tags = tags;

@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { optionsOf } from "../components/every.js";
 import { describeDataset } from "../components/format.js";
-import { field, numeric, put, read, select, settings, text, together } from "../components/form.js";
+import { field, numeric, put, putAll, read, select, settings, text, together, whole } from "../components/form.js";
 import { choose, fill } from "../components/lists.js";
 import { ARCHIVES, uploader } from "../uploads/uploads.js";
 
@@ -20,7 +20,7 @@ export function trainingFields(prefix, wanted) {
   const otherPart = field(`${prefix}dataset`, "Its name", other, { hint: "It must be allowed by the server’s settings." });
   otherPart.hidden = true;
   const preset = select(Object.entries(PRESETS).map(([value, { word }]) => [value, word]));
-  const common = { epochs: numeric(), batch_size: numeric(), lr: numeric(), size: numeric(), val_split: numeric({ placeholder: "0.1" }) };
+  const common = { epochs: whole(), batch_size: whole(), lr: numeric(), size: whole(), val_split: numeric({ placeholder: "0.1" }) };
   const val = text({ placeholder: "from the data set" });
   const baseline = h("input", { type: "checkbox" });
   const more = h("textarea", { rows: "4", spellcheck: "false", placeholder: "weight_decay=0.01\nconversion.position=quadratic" });
@@ -99,6 +99,7 @@ export function trainingFields(prefix, wanted) {
     ],
     body() {
       const body = { preset: preset.value, ...rest };
+      const config = {};
       together(() => {
         body.dataset = dataset.value === "other" ? other.value.trim() : dataset.value;
         if (!body.dataset) throw Object.assign(new Error("Choose a data set, or upload one."), { control: dataset.value === "other" ? other : dataset });
@@ -106,13 +107,12 @@ export function trainingFields(prefix, wanted) {
         try {
           body.config = settings(more.value);
         } catch (error) {
-          more.closest("details").open = true;
           throw Object.assign(error, { control: more });
         }
-      });
+      }, () => putAll(config, common));
+      Object.assign(body.config, config);
       put(body, "val", read(val));
       if (baseline.checked) body.baseline = true;
-      for (const [name, control] of Object.entries(common)) put(body.config, name, read(control));
       if (init.value !== "default") body.config.init = init.value;
       return body;
     },
