@@ -52,6 +52,38 @@ def test_a_form_that_is_filled_and_sent_while_its_lists_still_load(
     story.house.store.cancel(made["id"])
 
 
+def test_enter_sends_nothing_while_the_list_that_it_chooses_from_is_on_its_way(
+    server: Server, story: Faults, open_page: Open
+) -> None:
+    """After Escape an arrow key asks for the list again, and marks its first model, or its last one."""
+    page = open_page(f"{server.url}/#/transform")
+    model = page.get_by_role("combobox", name="Model")
+    options = page.get_by_role("listbox", name="Models").get_by_role("option")
+    model.fill("test_resnet")
+    expect(options.first).to_be_visible()
+    model.press("Escape")
+    held: list[Any] = []
+    page.route(re.compile(r"/models\?"), lambda route: held.append(route))  # noqa: PLW0108 (a method cannot be marked)
+    posted: list[str] = []
+    page.on("request", lambda asked: asked.method == "POST" and posted.append(asked.url))
+    for key, marked in (("ArrowDown", options.first), ("ArrowUp", options.last)):
+        model.press(key)
+        until(page, lambda: held)
+        model.press("Enter")
+        held.pop().continue_()
+        expect(marked).to_have_attribute("aria-selected", "true")
+        if key == "ArrowDown":
+            model.press("Escape")
+    model.press("Enter")
+    expect(options).to_have_count(0)
+    expect(model).to_have_value(re.compile("^test_resnet"))
+    model.press("ArrowDown")
+    model.press("Escape")  # the list that is still to come is not wanted any more
+    model.press("Enter")
+    until(page, lambda: posted)
+    assert len(posted) == 1 and posted[0].endswith("/transform")
+
+
 @pytest.mark.slow
 def test_what_is_open_stays_open_when_a_name_arrives_late(server: Server, story: Faults, open_page: Open) -> None:
     page = open_page("about:blank")

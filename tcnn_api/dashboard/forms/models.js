@@ -18,6 +18,7 @@ export function modelPicker({ value = "" } = {}) {
   const box = h("div", { class: "combo" }, list);
   let found = [];
   let active = -1;
+  let coming = null; // the search for a list that was opened by a key: what Enter chooses is not there yet
   let timer;
   let asking = new AbortController();
 
@@ -34,6 +35,15 @@ export function modelPicker({ value = "" } = {}) {
       close();
       fail(error, search);
     }
+  }
+
+  /** By an arrow key, with a model marked. */
+  async function open(place) {
+    const own = (coming = search());
+    await own;
+    if (coming !== own) return; // closed meanwhile
+    coming = null;
+    if (!list.hidden) mark(place);
   }
 
   /** Say why nothing is known; what could not be asked is asked when the server is back, of what stands in the field by then. */
@@ -60,6 +70,7 @@ export function modelPicker({ value = "" } = {}) {
   }
 
   function close() {
+    coming = null;
     list.hidden = true;
     input.setAttribute("aria-expanded", "false");
     input.removeAttribute("aria-activedescendant");
@@ -116,11 +127,13 @@ export function modelPicker({ value = "" } = {}) {
   input.addEventListener("keydown", (event) => {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       event.preventDefault();
-      if (list.hidden) search();
-      else mark(active + (event.key === "ArrowDown" ? 1 : -1));
-    } else if (event.key === "Enter" && !list.hidden && active >= 0) {
+      const down = event.key === "ArrowDown";
+      if (list.hidden) open(down ? 0 : -1);
+      else if (active < 0) mark(down ? 0 : -1);
+      else mark(active + (down ? 1 : -1));
+    } else if (event.key === "Enter" && (coming || !list.hidden && active >= 0)) {
       event.preventDefault();
-      choose(active);
+      if (!coming) choose(active);
     } else if (event.key === "Escape") {
       if (!list.hidden) event.preventDefault();
       clearTimeout(timer); // nor does a list that is still to come open
