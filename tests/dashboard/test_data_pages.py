@@ -17,6 +17,7 @@ from story import Story, pictures
 
 import tcnn
 from tcnn_jobs.model.jobs import Upload
+from tcnn_jobs.model.naming import Labels
 
 expect = sync_api.expect
 
@@ -123,6 +124,30 @@ def test_a_class_without_an_image_does_not_vanish_from_a_folder(
         }"""
     )
     assert sorted(found) == ["pets/", "pets/a/", "pets/a/1.png", "pets/c/"]
+
+
+def test_jobs_that_mention_a_data_set_do_not_use_it(server: Server, story: Story, open_page: Open) -> None:
+    """Nor do they hide one that does, and waits, behind many that are newer."""
+    store, data = story.house.store, f"ds_{'9' * 24}"
+    details = {"classes": ["a", "b"], "images": 6, "splits": {}}
+    store.add_upload(Upload(id=data, owner="local", kind="dataset", name="pets.zip", path=data, size=1, sha256="0" * 64,
+                            details=details))  # fmt: skip
+    waiting = story.house.submit()
+    store.label(waiting.id, "local", Labels(note=f"next time on {data}"))
+    page = open_page(f"{server.url}/#/data/{data}")
+    expect(page.get_by_text("No jobs use it.")).to_be_visible()
+    used = {"model": "resnet18", "finetune": {"dataset": data}}
+    older = story.house.submit(request=used)
+    for _ in range(51):
+        store.cancel(story.house.submit(request=used).id)
+    page.reload()
+    expect(page.get_by_text("One queued or running job uses it")).to_be_visible()
+    users = page.locator(".users a")
+    expect(users).to_have_count(51)
+    expect(users.last).to_have_attribute("href", f"#/jobs/{older.id}")
+    expect(page.get_by_role("link", name="All jobs that mention it")).to_be_visible()
+    for job in (waiting, older):
+        store.cancel(job.id)
 
 
 DROPPED = """([names, content]) => {

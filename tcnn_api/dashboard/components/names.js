@@ -81,6 +81,11 @@ export function mentions(request) {
   return texts(request).some((text) => ID.test(text));
 }
 
+/** Whether a request has this id, wherever in it. */
+export function uses(request, id) {
+  return texts(request).includes(id);
+}
+
 /** All texts in a value, however deep. */
 function texts(value) {
   if (typeof value === "string") return [value];
