@@ -88,12 +88,16 @@ def test_attempts_of_a_resumed_job_are_those_of_its_events(alice: TestClient, ru
     run.write("resumed\n")
     told = alice.get(f"/jobs/{run.id}/events").json()["data"]
     assert [event["data"]["attempt"] for event in told if event["kind"] == "started"] == [1, 2, 2, 1]
+    assert alice.get(run.url).headers["log-starts"] == "1-4"
     assert alice.get(run.url).text == "resumed\n"
     found = alice.get(run.url, params={"attempt": 1}).text
     assert re.findall("^==> (.*?, .*?),", found, re.MULTILINE) == ["attempt 1, start 1", "attempt 1, start 4"]
     assert found.count("first\n") == 50_000 and found.endswith(" <==\nresumed\n")
-    for start in (1, 2, 3):
-        shutil.rmtree(run.home.attempt(run.id, start))  # as housekeeping does
+    shutil.rmtree(run.home.attempt(run.id, 2))  # as housekeeping does
+    assert alice.get(run.url, params={"attempt": 2}).headers["log-starts"] == "1, 3-4"
+    for start in (1, 3):
+        shutil.rmtree(run.home.attempt(run.id, start))
+    assert alice.get(run.url).headers["log-starts"] == "4"
     assert alice.get(run.url, params={"attempt": 1}).text == "resumed\n"
     none = refusal(alice.get(run.url, params={"attempt": 2}), 404)
     assert "the log of attempt 2 is not there; there are logs of 1" in none["detail"]

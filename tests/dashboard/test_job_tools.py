@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import shutil
 import subprocess
 import zipfile
 from collections.abc import Iterator
@@ -130,21 +131,38 @@ def test_every_time_that_a_worker_took_a_job_has_its_log(server: Server, story: 
     """A job that is resumed begins with its first attempt again."""
     house, failure = story.house, Failure(code="diverged", message="no")
     claim = story._taken(priority=100, max_attempts=1)
-    for number in (1, 2):
+    for number in (1, 2, 3):
         folder = house.home.attempt(claim.job, number)
         folder.mkdir(parents=True)
         (folder / "log.txt").write_text(f"the log of time {number}\n")
         house.store.fail(claim.model_copy(update={"number": number}), failure)
-        if number == 1:
+        if number < 3:
             house.store.resume(claim.job)
             assert house.store.claim(claim.worker) is not None
     page = open_page(f"{server.url}/#/jobs/{claim.job}")
     page.get_by_text("Log", exact=True).click()
     log, attempt = page.locator("pre.log").last, page.get_by_label("Attempt")
-    expect(log).to_have_text("the log of time 2\n")
+    expect(log).to_have_text("the log of time 3\n")
     attempt.select_option("1")
     expect(log).to_have_text("the log of time 1\n")
-    expect(attempt.locator("option")).to_have_text(["Latest", re.compile("^1, "), re.compile("^1, ")])
+    expect(attempt.locator("option")).to_have_text(["Latest", *[re.compile("^1, ")] * 3])
+    offered = attempt.locator("option:enabled:not([hidden])")
+    expect(offered).to_have_count(4)
+    shutil.rmtree(house.home.attempt(claim.job, 2))  # as housekeeping does
+    attempt.select_option("2")
+    problem = page.locator("details:has(pre.log) [role=alert]")
+    expect(problem).to_contain_text("the log of start 2 is not there; there are logs of 1, 3")
+    expect(problem.get_by_role("button")).to_have_count(0)
+    expect(log).to_have_text("")  # nor the lines of another one
+    attempt.select_option("3")
+    expect(log).to_have_text("the log of time 3\n")
+    expect(problem).to_have_count(0)
+    expect(offered).to_have_count(3)
+    shutil.rmtree(house.home.attempt(claim.job, 1))
+    page.reload()
+    page.get_by_text("Log", exact=True).click()
+    expect(log).to_have_text("the log of time 3\n")
+    expect(attempt).to_be_hidden()  # there is no other
 
 
 @pytest.mark.slow  # a search that finds little is above

@@ -25,6 +25,8 @@ export function logOf(id) {
     told, problem, lines, h("p", {}, fileLink(url, `${id}.txt`, { saving: save, keyed: Boolean(key.get()) })));
   let timer;
   let turn = 0;
+  let shown = ""; // the attempt whose lines are there
+  let kept = null; // the starts of which there are logs, as pairs of the first and the last of some in a row
 
   field.addEventListener("input", () => {
     clearTimeout(timer);
@@ -37,16 +39,30 @@ export function logOf(id) {
     const words = field.value.trim();
     const asked = new URLSearchParams({ ...(attempt.value && { start: attempt.value }), ...(!words && { tail: TAIL }) });
     try {
-      const text = await (await ask(`${url}?${asked}`)).text();
+      const answer = await ask(`${url}?${asked}`);
+      const text = await answer.text();
       if (own !== turn) return;
       problem.replaceChildren();
+      shown = attempt.value;
+      kept = answer.headers.get("Log-Starts")?.split(", ").map((row) => row.split("-").map(Number)) ?? kept;
+      offer();
       if (words) find(text, words);
       else end(text);
     } catch (error) {
       if (own !== turn) return;
-      const said = trouble(error, show); // the lines that are there stay
+      if (shown !== attempt.value) [told, lines].forEach((one) => say(one, "")); // else the lines that are there stay
+      const gone = error.status === 404 && attempt.value !== "";
+      if (gone) attempt.selectedOptions[0].disabled = true;
+      const said = trouble(error, gone ? null : show);
       if (problem.textContent !== said.textContent) problem.replaceChildren(said);
     }
+  }
+
+  /** The logs that there are, and no others; where there is but one, nothing is chosen. */
+  function offer() {
+    const starts = [...attempt.options].slice(1);
+    for (const option of starts) option.hidden = option.disabled = kept !== null && !kept.some(([first, last = first]) => first <= option.value && option.value <= last);
+    which.hidden = !attempt.value && starts.filter((option) => !option.hidden).length < 2;
   }
 
   function end(text) {
@@ -76,7 +92,7 @@ export function logOf(id) {
       for (const [number, when] of starts.slice(attempt.options.length - 1)) {
         attempt.append(h("option", { value: attempt.options.length }, `${number}, ${when}`));
       }
-      which.hidden = starts.length < 2;
+      offer();
     },
     stop: () => clearTimeout(timer),
   };

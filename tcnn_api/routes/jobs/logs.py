@@ -5,9 +5,10 @@ was handed back starts again under its number, and a resumed job begins with att
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -24,13 +25,24 @@ from tcnn_jobs.model.jobs import Event
 router = APIRouter(prefix="/jobs", tags=["results"], dependencies=AUTHENTICATED)
 
 _MOST = 2**31 - 1
+_HEADERS = {
+    "Log-Starts": {
+        "description": "The starts of which there are logs, of any attempt. When a job has ended, only those of its "
+        "newest attempts are kept.",
+        "schema": {"type": "string", "example": "1-3, 7"},
+    }
+}
 
 
 @router.get(
     "/{id}/logs",
     summary="Log of a job",
     response_class=Response,
-    responses={200: examples.answer("converting: building the source\n", "Output of the process.", "text/plain")},
+    responses={
+        200: examples.answer(
+            "converting: building the source\n", "Output of the process.", "text/plain", headers=_HEADERS
+        )
+    },
 )
 async def logs(
     job: JobId,
@@ -84,7 +96,7 @@ def _log(
             contents.append(io.BytesIO(_heading(one, starts[one - 1], first=place == 0)))
         contents.append(kept[one].open("rb"))
     name = f"{job}.{attempt or chosen[-1]}.txt"
-    headers = {"Content-Disposition": f'inline; filename="{name}"'}
+    headers = {"Content-Disposition": f'inline; filename="{name}"', "Log-Starts": _ranges(kept)}
     return StreamingResponse(_so_far(contents, tail), media_type="text/plain", headers=headers)
 
 
@@ -100,6 +112,12 @@ def _missing(kept: dict[int, Path], attempts: dict[int, int], attempt: int | Non
     if number in numbers.values():  # not yet, or no longer: of a job that has ended only the newest files are kept
         return f"the log of {wanted} {number} is not there; {listed}"
     return f"no log of {wanted} {number}; {listed}"
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Numbers in order, those in a row as first and last: 1-3, 7."""
+    rows = ([number for _, number in row] for _, row in groupby(enumerate(numbers), lambda one: one[1] - one[0]))
+    return ", ".join(f"{row[0]}-{row[-1]}" if len(row) > 1 else str(row[0]) for row in rows)
 
 
 def _heading(number: int, event: Event, *, first: bool) -> bytes:
