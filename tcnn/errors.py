@@ -27,6 +27,9 @@ A message is one line: what was expected, what was found, what to do.
 import errno
 import os
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class TcnnError(Exception):
@@ -118,12 +121,38 @@ class StorageError(EnvironmentFailure):
 
 PROCESS_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 """Errors of this process, not of a file or a disk: to skip an image because of them would lose it in silence."""
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 """What PyTorch's allocators say, whose errors on a CPU are plain RuntimeErrors."""
 NO_CODE = ("could not create a primitive", "could not create a memory object")
 """All that oneDNN says where there is no memory for the code that it compiles; what it cannot do it tells at length."""
 NO_ROOM = ("failed to map segment", "cannot allocate memory")
 """What the loader says of a library that does not fit."""
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Context that raises errors of a full or failing disk as `StorageError`, safetensors' included, and those of a
+    process that has no more memory or files as `EnvironmentFailure`."""
+    try:
+        yield
+    except Exception as error:
+        number = getattr(error, "errno", None) or _os_error_number(error)
+        if number is None:
+            raise
+        if number in PROCESS_ERRORS:
+            what = f"{path}: {os.strerror(number).lower()} while writing; nothing was kept"
+            raise EnvironmentFailure(f"{what}, end other work or raise its limits (ulimit) and try again") from error
+        what = "no space left" if number in NO_SPACE else os.strerror(number).lower()
+        advice = "free some space or choose another disk" if number in NO_SPACE else "choose another place"
+        raise StorageError(f"{path}: {what} while writing; nothing was kept, {advice}") from error
+
+
+def _os_error_number(error: Exception) -> int | None:
+    """Error number in safetensors' message, which has it in its text only: "… (os error 28)"."""
+    _, found, rest = str(error).partition("(os error ")
+    digits = rest.partition(")")[0]
+    return int(digits) if found and digits.isdigit() else None
 
 
 def out_of_memory(error: BaseException) -> bool:

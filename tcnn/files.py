@@ -1,7 +1,6 @@
 """Paths that are given, files and directories written atomically: complete, or not at all; the digest of a file."""
 
 import ctypes
-import errno
 import hashlib
 import os
 import shutil
@@ -13,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tcnn.errors import PROCESS_ERRORS, EnvironmentFailure, OutputError, RequestError, StorageError
+from tcnn.errors import OutputError, RequestError, storage_errors
 from tcnn.signals import heed
 from tcnn.starting import last_deeds
 
@@ -26,7 +25,6 @@ if _sync_file_range is not None:
 _WAIT_WRITE_WAIT = 7
 _UMASK = os.umask(0)  # when this is imported no other thread makes files yet
 os.umask(_UMASK)
-_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _temporary: set[Path] = set()
 """Temporary files and directories that there may be now."""
 
@@ -83,7 +81,7 @@ def check_folder(path: Path, force: bool = False) -> None:
 def check_file(path: Path, force: bool = False) -> None:
     """`check_output` for a file: raises `OutputError` for a directory there, which a file does not replace."""
     check_output(path, force=True)
-    if _is_directory(path):
+    if path.is_dir() and not path.is_symlink():  # a link to one is replaced
         raise OutputError(f"{path}: expected a file or nothing, found a directory; choose another name")
     check_output(path, force)
 
@@ -97,11 +95,6 @@ def check_files(paths: Sequence[Path], force: bool = False) -> None:
         if place in places:
             raise OutputError(f"{path}: is named for two outputs, of which one would replace the other; name two files")
         places.add(place)
-
-
-def _is_directory(path: Path) -> bool:
-    """Whether a directory stands there, not a link to one, which a file may replace."""
-    return path.is_dir() and not path.is_symlink()
 
 
 def _absolute(path: Path) -> Path:
@@ -138,7 +131,8 @@ def make_directory(path: Path) -> None:
 def replacing(path: Path, force: bool = False) -> Iterator[Path]:
     """Context with a temporary name beside `path`, which is renamed to `path` at the end, or removed after an error.
 
-    The name may become a file or a directory. Errors of the disk are raised as `StorageError`.
+    The name may become a file or a directory. Errors of the disk are raised as `StorageError`. What others have put at
+    `path` meanwhile is replaced by force only: otherwise `OutputError` is raised, as at the beginning.
     """
     check_output(path, force)
     given, path = path, _absolute(path)
@@ -146,13 +140,13 @@ def replacing(path: Path, force: bool = False) -> Iterator[Path]:
     with temporary_at(temporary), storage_errors(given):
         yield temporary
         heed()
-        if temporary.is_dir():
-            _replace_directory(temporary, path)
-        elif _is_directory(path):
-            raise OutputError(f"{given}: expected a file or nothing, found a directory; choose another name")
+        if force and not temporary.is_dir():
+            check_file(given, force)
+        _finish(temporary)
+        if force:
+            _replace(temporary, path)
         else:
-            _finish(temporary)
-            temporary.replace(path)
+            _take_name(temporary, path, given)
         folder_to_disk(path.parent)
 
 
@@ -205,47 +199,48 @@ def _remove_temporary() -> None:
 last_deeds.append(_remove_temporary)  # of a process that is ended in the middle of them
 
 
-@contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    """Context that raises errors of a full or failing disk as `StorageError`, safetensors' included, and those of a
-    process that has no more memory or files as `EnvironmentFailure`."""
-    try:
-        yield
-    except Exception as error:
-        number = getattr(error, "errno", None) or _os_error_number(error)
-        if number is None:
-            raise
-        if number in PROCESS_ERRORS:
-            what = f"{path}: {os.strerror(number).lower()} while writing; nothing was kept"
-            raise EnvironmentFailure(f"{what}, end other work or raise its limits (ulimit) and try again") from error
-        what = "no space left" if number in _SPACE else os.strerror(number).lower()
-        advice = "free some space or choose another disk" if number in _SPACE else "choose another place"
-        raise StorageError(f"{path}: {what} while writing; nothing was kept, {advice}") from error
-
-
-def _os_error_number(error: Exception) -> int | None:
-    """Error number in safetensors' message, which has it in its text only: "… (os error 28)"."""
-    _, found, rest = str(error).partition("(os error ")
-    digits = rest.partition(")")[0]
-    return int(digits) if found and digits.isdigit() else None
-
-
-def _replace_directory(temporary: Path, path: Path) -> None:
-    for file in temporary.iterdir():
-        _finish(file)
-    folder_to_disk(temporary)
-    if not path.exists():
+def _replace(temporary: Path, path: Path) -> None:
+    """Put what is finished in the place of whatever is at `path`, or of the files of its names in a directory there."""
+    if not temporary.is_dir():
+        temporary.replace(path)
+    elif not path.exists():
         temporary.rename(path)
-        return
-    for file in temporary.iterdir():  # only the files that we write: whatever else lives there stays
-        file.replace(path / file.name)
-    folder_to_disk(path)
+    else:
+        for file in temporary.iterdir():  # only the files that we write: whatever else lives there stays
+            file.replace(path / file.name)
+        folder_to_disk(path)
 
 
-def _finish(file: Path) -> None:
-    """Flush to the disk, and make readable as any new file: safetensors' writer lets only the owner read."""
-    file.chmod(0o666 & ~_umask())
-    to_disk(file)
+def _take_name(temporary: Path, path: Path, given: Path) -> None:
+    """Give what is finished a name that nothing has; raises `OutputError` if something has it by now.
+
+    A rename alone would put a file in the place of another, and a directory in that of an empty one.
+    """
+    directory = temporary.is_dir()
+    try:
+        if not directory:
+            os.link(temporary, path)
+            return
+        path.mkdir()
+    except OSError:
+        check_output(given)  # else it is a file system without links, as on a USB stick
+    try:
+        temporary.rename(path)
+    except BaseException:
+        if directory:
+            with suppress(OSError):
+                path.rmdir()
+        raise
+
+
+def _finish(place: Path) -> None:
+    """Flush to the disk, and make files readable as new ones are: safetensors' writer lets only the owner read."""
+    directory = place.is_dir()
+    for file in place.iterdir() if directory else [place]:
+        file.chmod(0o666 & ~_umask())
+        to_disk(file)
+    if directory:
+        folder_to_disk(place)
 
 
 def _umask() -> int:

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
 from tcnn.data.sources.names import is_image, is_junk, is_left_out
-from tcnn.errors import RequestError, StorageError, one_line, shorten
-from tcnn.files import storage_errors
+from tcnn.errors import RequestError, StorageError, one_line, shorten, storage_errors
 from tcnn_jobs.confined.room import Bounds
 
 KINDS = "a zip, tar, tar.gz, tar.bz2 or tar.xz"

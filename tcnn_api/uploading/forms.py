@@ -18,7 +18,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect
 
 from tcnn.characters import without_faults
-from tcnn.files import storage_errors
+from tcnn.errors import storage_errors
 from tcnn_api import middleware
 from tcnn_api.errors import Refused, UnsupportedMedia
 from tcnn_jobs.artifacts.layout import Home

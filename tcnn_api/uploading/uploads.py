@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from anyio import from_thread, to_thread
 from fastapi import Request
 
-from tcnn.errors import EnvironmentFailure, RequestError
-from tcnn.files import storage_errors
+from tcnn.errors import EnvironmentFailure, RequestError, storage_errors
 from tcnn_api.deps import Service, idempotency_key, refuse_anothers
 from tcnn_api.errors import Refused
 from tcnn_api.uploading.forms import Received, received

@@ -19,8 +19,7 @@ import fsspec
 from fsspec.callbacks import Callback
 from tenacity import Retrying, retry_if_not_exception_type, sleep_using_event, stop_after_attempt, wait_exponential
 
-from tcnn.errors import EnvironmentFailure, RequestError, Stopped, StorageError, one_line
-from tcnn.files import storage_errors
+from tcnn.errors import EnvironmentFailure, RequestError, Stopped, StorageError, one_line, storage_errors
 
 T = TypeVar("T")
 

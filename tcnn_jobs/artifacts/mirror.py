@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tcnn.files import file_digest, storage_errors
+from tcnn.errors import storage_errors
+from tcnn.files import file_digest
 from tcnn_jobs.artifacts.bucket import Bucket, BucketError
 from tcnn_jobs.artifacts.layout import Manifest, file_key, manifest_key
 from tcnn_jobs.model.jobs import Artifact, Result

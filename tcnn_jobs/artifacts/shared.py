@@ -9,8 +9,8 @@ import tarfile
 import threading
 from pathlib import Path
 
-from tcnn.errors import RequestError
-from tcnn.files import file_digest, storage_errors
+from tcnn.errors import RequestError, storage_errors
+from tcnn.files import file_digest
 from tcnn_jobs.artifacts.base import Opened, Reference
 from tcnn_jobs.artifacts.bucket import NEVER, Bucket, Object, ObjectGone
 from tcnn_jobs.artifacts.cache import Cache, Held

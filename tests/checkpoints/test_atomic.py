@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tcnn import files
-from tcnn.errors import EnvironmentFailure, OutputError, StorageError
-from tcnn.files import check_file, check_output, make_directory, replacing, storage_errors, write_atomically
+from tcnn.errors import EnvironmentFailure, OutputError, StorageError, storage_errors
+from tcnn.files import check_file, check_output, make_directory, replacing, write_atomically
 
 
 class TestOneFile:

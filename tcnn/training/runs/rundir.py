@@ -23,8 +23,8 @@ from types import ModuleType
 from typing import Any
 
 from tcnn.config.finetune import RUNTIME
-from tcnn.errors import OutputError, RequestError
-from tcnn.files import check_output, make_directory, storage_errors, write_atomically
+from tcnn.errors import OutputError, RequestError, storage_errors
+from tcnn.files import check_output, make_directory, write_atomically
 
 fcntl: ModuleType | None
 try:

@@ -10,8 +10,7 @@ from typing import Any
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from tcnn.errors import RequestError
-from tcnn.files import storage_errors
+from tcnn.errors import RequestError, storage_errors
 from tcnn_api.deps import Service
 from tcnn_api.errors import NotFound, Refused, TooManyAtOnce
 from tcnn_api.routes.jobs.files import succeeded
