@@ -12,6 +12,7 @@ import typer
 from tcnn.cli.commands.checkpoints import convert, export, fold, info, init, models, push, verify
 from tcnn.cli.commands.runs import demo, evaluate, finetune, inspect, plan, predict, report
 from tcnn.cli.options import help_page, refusals, spellings
+from tcnn.cli.output import console
 from tcnn.version import __version__
 
 ALIASES = {"train": "finetune", "eval": "evaluate"}
@@ -88,6 +89,7 @@ def _own() -> Any:
         help_page.group(command)
         spellings.add(command)
         _refusing(command, name)
+        _printing_results_alone(command)
     return group
 
 
@@ -122,5 +124,16 @@ def _refusing(command: Any, name: str) -> None:
     def invoke(context: Any) -> Any:
         refusals.check_effects(name, context)
         return begin(context)
+
+    command.invoke = invoke
+
+
+def _printing_results_alone(command: Any) -> None:
+    """Have a command that computes leave stdout to its results, whatever networks and libraries print meanwhile."""
+    begin = command.invoke
+
+    def invoke(context: Any) -> Any:
+        with console.prints_on_stderr():
+            return begin(context)
 
     command.invoke = invoke

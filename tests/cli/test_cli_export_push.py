@@ -16,6 +16,7 @@ from hub_server import TOKEN, serving
 from safetensors.torch import save_file
 
 import tcnn as library
+from tcnn.exporting import export as exporting
 from tcnn.workflows.pipeline import convert_to_file
 
 Run = Callable[..., Any]
@@ -63,6 +64,25 @@ def test_onnx_of_a_tuned_model(tcnn: Run, tuned: Path) -> None:
         found = torch.from_numpy(session.run(None, {"images": x.numpy()})[0])
         with torch.no_grad():
             assert (found - model(x)).norm() < 1e-5 * model(x).norm()
+
+
+@pytest.mark.parametrize("json_alone", [True, False])
+def test_what_a_library_prints_is_no_result(
+    tcnn: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, json_alone: bool
+) -> None:
+    """As onnxscript 0.6 says how many rules it has applied."""
+    write = exporting.save_program
+
+    def talkative(*given: Any, **options: Any) -> None:
+        print("Applied 55 of general pattern rewrite rules.")
+        write(*given, **options)
+
+    monkeypatch.setattr(exporting, "save_program", talkative)
+    library.save(library.convert(tiny_runs.seeded(tiny_runs.TwoConvs), input_size=(32, 32)).model, "t.safetensors")
+    words = ("export", "t.safetensors", "t.pt2", "--module", "tiny_runs:TwoConvs", "--fixed")
+    done = tcnn(*words, "--json") if json_alone else tcnn(*words)
+    assert done.err == "Applied 55 of general pattern rewrite rules.\n"
+    assert done.json["output"] == "t.pt2" if json_alone else done.out.startswith("takes batch")
 
 
 @pytest.mark.slow

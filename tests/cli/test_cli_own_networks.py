@@ -59,6 +59,13 @@ def test_its_name_is_printed_as_it_is(tcnn: Run, tmp_path: Path) -> None:
     assert done.out.startswith("nets_of_mine:End: stage"), done
 
 
+def test_beside_it_an_error_of_the_words_is_told_where_results_are(tcnn: Run) -> None:
+    """The command has not begun, and a network has nothing to print yet."""
+    done = tcnn("export", *OWN, "--json")
+    assert (done.code, done.err) == (2, "")
+    assert "Missing argument 'CKPT'" in done.json["error"]["message"]
+
+
 FLAT = """
 import torch
 from torch import nn

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from tcnn.cli.output import console
 from tcnn.errors import RequestError
 
 T_CNN = (
@@ -30,7 +29,6 @@ def _network(context: typer.Context, name: str | None) -> str | None:
     if name is not None:
         from tcnn.zoo.own_network import network_named
 
-        context.with_resource(console.prints_on_stderr())
         context.with_resource(network_named(name))
     return name
 

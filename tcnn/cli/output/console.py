@@ -60,8 +60,8 @@ def stdout() -> "Console":
 
 @contextmanager
 def prints_on_stderr() -> Iterator[None]:
-    """Send to stderr what a user's own code prints, as a network's forward pass may: stdout has the result alone."""
-    token = _results.set(sys.stdout)
+    """Send to stderr what others print, a user's network as it runs or a library: stdout has the result alone."""
+    token = _results.set(results())
     try:
         with redirect_stdout(sys.stderr):
             yield

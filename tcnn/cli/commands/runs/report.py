@@ -40,6 +40,5 @@ def command(
     if as_json:
         console.print_json(written)
     else:
-        for line in written.missing:
-            typer.echo(f"missing: {line}")
-        typer.echo(f"wrote {file}")
+        for line in (*(f"missing: {line}" for line in written.missing), f"wrote {file}"):
+            console.stdout().print(line, markup=False, soft_wrap=True)
