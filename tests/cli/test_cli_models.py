@@ -36,9 +36,12 @@ class TestModels:
         entry = catalogue.entries()["resnet18"]
         assert row == entry.model_dump(mode="json") | {"registered_as": "t_resnet18"}
 
-    def test_json_of_nothing_is_empty(self, tcnn: Run) -> None:
-        done = tcnn("models", "no_such_model", "--json")
-        assert (done.code, done.json["models"]) == (0, [])
+    @pytest.mark.parametrize("query", ["no_such_model", "resnet81", "*no*such*", "test_vit2", "vit_base_patch16"])
+    def test_json_of_nothing_is_the_error(self, tcnn: Run, query: str) -> None:
+        """A script that misspells a name is to notice it."""
+        done = tcnn("models", query, "--json")
+        assert (done.code, done.err) == (2, "")
+        assert done.json["error"]["message"] == tcnn("models", query).error(2)
 
     def test_without_a_query_everything_convertible_is_listed(self, tcnn: Run) -> None:
         expected = [entry.name for entry in catalogue.entries().values() if entry.convertible]
@@ -48,7 +51,6 @@ class TestModels:
         assert "patch_embed.proj" in tcnn("models", "test_vit2", "--all").out
         rows = tcnn("models", "test_vit2", "--all", "--json").json["models"]
         assert [(row["name"], row["convertible"]) for row in rows] == [("test_vit2", False)]
-        assert tcnn("models", "test_vit2", "--json").json["models"] == []
 
     def test_a_single_model_that_cannot_be_converted_gets_its_reason(self, tcnn: Run) -> None:
         assert "no k×k convolution to convert" in tcnn("models", "test_vit2").error(2)

@@ -29,11 +29,6 @@ def command(
     query = [architecture(word) for word in query or ()]
     found = catalogue.search(" ".join(query))
     shown = [entry for entry in found if entry.convertible or all_models]
-    if as_json:
-        rows = [entry.model_dump() | {"registered_as": entry.registered_as} for entry in shown]
-        found_json = {"timm": catalogue.timm_version(), "models": rows}
-        console.print_json_text(json.dumps(found_json, ensure_ascii=False, indent=2))
-        return
     if not shown:
         words = " ".join(query)
         if len(found) == 1:
@@ -41,7 +36,12 @@ def command(
         if found:
             raise RequestError(f"{words}: {len(found)} models match, none can be converted; --all says why")
         raise RequestError(catalogue.unknown(words, list(catalogue.entries())))
-    _print_table(shown)
+    if as_json:
+        rows = [entry.model_dump() | {"registered_as": entry.registered_as} for entry in shown]
+        found_json = {"timm": catalogue.timm_version(), "models": rows}
+        console.print_json_text(json.dumps(found_json, ensure_ascii=False, indent=2))
+    else:
+        _print_table(shown)
 
 
 def _print_table(shown: "list[Entry]") -> None:
