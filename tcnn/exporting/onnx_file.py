@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.utils._pytree import MappingKey, keystr
 
-from tcnn.errors import RequestError, one_line, shorten
+from tcnn.errors import EnvironmentFailure, RequestError, one_line, shorten
 from tcnn.exporting.check import Runner
 from tcnn.exporting.program import output_tensors, silence_logging
 from tcnn.version import __version__
@@ -43,7 +43,8 @@ def translate(program: ExportedProgram, opset: int, names: Mapping[str, str], me
         names: names of the dynamic axes, by the tracer's symbols.
         metadata: of the file, string to string.
 
-    Raises: `RequestError` if outputs have one name, if the translator cannot, or if the opset lacks an operator.
+    Raises: `RequestError` if outputs have one name, if the translator cannot, or if the opset lacks an operator;
+    `EnvironmentFailure` if the translator does not find what it needs of onnxscript or onnx.
     """
     outputs = output_names(program)
     if len({"images", *outputs}) <= len(outputs):
@@ -54,6 +55,7 @@ def translate(program: ExportedProgram, opset: int, names: Mapping[str, str], me
         assert made is not None  # noqa: S101 - None is of the old exporter
         model: Any = made.model_proto
     except Exception as error:  # the translator raises whatever it stumbles over
+        _refuse_old_libraries(error)
         raise RequestError(f"torch.onnx cannot translate it ({_reason(error)})") from error
     _set_opset(model, opset)
     _rename(model, names, outputs)
@@ -142,8 +144,24 @@ def _rename(model: Any, axes: Mapping[str, str], outputs: Sequence[str]) -> None
                 dim.dim_param = re.sub(r"\w+", lambda word: axes.get(word[0], word[0]), dim.dim_param)
 
 
-def _reason(error: BaseException) -> str:
-    """The innermost error message, without the page of advice that the translator wraps around it."""
+def _refuse_old_libraries(error: BaseException) -> None:
+    """Raise `EnvironmentFailure` if what has failed is an import: the versions that are installed do not fit."""
+    found = _innermost(error)
+    if isinstance(found, ImportError):
+        import onnxscript
+
+        raise EnvironmentFailure(
+            f"onnxscript {onnxscript.__version__} is too old for torch {torch.__version__} ({_reason(error)}): "
+            "pip install -U onnxscript"
+        ) from error
+
+
+def _innermost(error: BaseException) -> BaseException:
     while error.__cause__ is not None:
         error = error.__cause__
-    return shorten(one_line(error), 160)
+    return error
+
+
+def _reason(error: BaseException) -> str:
+    """The innermost error message, without the page of advice that the translator wraps around it."""
+    return shorten(one_line(_innermost(error)), 160)

@@ -1,12 +1,15 @@
 """Exporting models: the files compute what the models do, at sizes that were never tried before, or are not written."""
 
+import importlib
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
+import onnxscript
 import pytest
 import tiny_runs
 import torch
@@ -248,6 +251,18 @@ def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(interface, "NEEDED", ("onnx", "not_installed"))
     with pytest.raises(EnvironmentFailure, match=r'ONNX needs not_installed, .*pip install "tcnn\[export\]"'):
         tcnn.export(model, tmp_path / "a.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_onnxscript_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lacks the part that was made for this torch."""
+    wanted = importlib.import_module("torch.onnx._internal._lazy_import").onnxscript_apis
+    monkeypatch.setattr(wanted, "_module", None)
+    monkeypatch.setitem(sys.modules, wanted._name, None)
+    model = nn.Sequential(nn.Conv2d(3, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    said = rf"^onnxscript {onnxscript.__version__} is too old for torch .* \(.*{wanted._name}.*\): pip install -U onnx"
+    with pytest.raises(EnvironmentFailure, match=said):
+        tcnn.export(model, tmp_path / "a.onnx", size=(8, 8), dynamic=())
     assert list(tmp_path.iterdir()) == []
 
 
