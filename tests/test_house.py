@@ -64,7 +64,6 @@ SMALL = {
     "tcnn/layers/initialise.py": "a leaf of layers and of the transformers of vit/",
     "tcnn/layers/shards.py": "distributed tensors",
     "tcnn/starting.py": "loaded before everything, so it loads nothing",
-    "tcnn/training/distributed.py": "a layer of its own in the contracts of imports",
     "tcnn/training/launch/agent.py": "a process of its own, without torch",
     "tcnn/training/launch/rank.py": "a process of its own",
     "tcnn/vit/report.py": "a leaf of three files that would import each other",

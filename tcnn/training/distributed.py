@@ -3,13 +3,15 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from tcnn.errors import EnvironmentFailure, one_line
 from tcnn.models.running import usable_device
+
+T = TypeVar("T")
 
 
 class Processes(NamedTuple):
@@ -32,6 +34,13 @@ class Processes(NamedTuple):
         tensor = torch.tensor(values, dtype=torch.float64, device=device if dist.get_backend() == "nccl" else "cpu")
         dist.all_reduce(tensor)
         return [float(value) for value in tensor]
+
+    def gather(self, value: T) -> list[T]:
+        """What every process gives, by rank."""
+        found = [value] * self.world
+        if self.world > 1:
+            dist.all_gather_object(found, value)
+        return found
 
     def barrier(self) -> None:
         """Barrier: wait until all processes are here."""

@@ -11,16 +11,20 @@ from torch import nn
 from tcnn.config import FinetuneConfig
 from tcnn.config.finetune import DEFAULT_SPLIT
 from tcnn.data.image_set import ImageSet
+from tcnn.data.loader import TrainingLoader
 from tcnn.evaluation.comparing.before_after import BeforeAfter
 from tcnn.formatting import Printed, some
+from tcnn.models.copying import copied
 from tcnn.models.precision import emulated
 from tcnn.models.running import gpsa_layers
+from tcnn.models.trace import input_shape
 from tcnn.training.distributed import Processes, process_device
 from tcnn.training.preparing.converted import Check
 from tcnn.training.preparing.inputs import DataSets, open_data_sets, training_loader
 from tcnn.training.preparing.prepare import Start, in_chans, prepare, teacher_for
 from tcnn.training.recipe.annealing import annealing_notes
 from tcnn.training.recipe.effects import refuse_idle
+from tcnn.training.recipe.freezing import set_trunk_eval
 from tcnn.training.recipe.objective import check_teacher
 from tcnn.training.recipe.optim import create_optimizer
 from tcnn.training.record import (
@@ -40,6 +44,7 @@ from tcnn.training.runs.resume import Position
 from tcnn.training.runs.rundir import RunDirectory
 from tcnn.training.updates.cuda_graph import check_graph
 from tcnn.training.updates.loop import Trainer
+from tcnn.training.updates.sync_trial import apart, apart_note, trial_images
 
 
 class FinetuneResult(Printed, BaseModel):
@@ -127,8 +132,7 @@ def train_run(
     loader = training_loader(start, train_set, config, processes, device)
     _check_settings(start.model, config, given if resumed is None else resumed.changed(given), loader.steps)
     notes, shared = _notes(
-        start, record, train_set, val_set, config, loader.steps, device, config.val_split != asked_split,
-        processes.first,
+        start, record, train_set, val_set, config, loader, device, config.val_split != asked_split, processes
     )  # fmt: skip
     check_tensorboard(config)
     processes.barrier()  # all have looked at the directory before one of them writes to it
@@ -202,24 +206,39 @@ def _check_settings(model: nn.Module, config: FinetuneConfig, given: Collection[
 
 
 def _notes(
-    start: Start, record: dict[str, Any], train_set: ImageSet, val_set: ImageSet, config: FinetuneConfig, steps: int,
-    device: torch.device, split_by_default: bool, reads: bool,
+    start: Start, record: dict[str, Any], train_set: ImageSet, val_set: ImageSet, config: FinetuneConfig,
+    loader: TrainingLoader, device: torch.device, split_by_default: bool, processes: Processes,
 ) -> tuple[list[str], int | None]:  # fmt: skip
     """Notes for the user before the first step, one line each, and how many validation images are training images.
 
-    `reads`: whether this process reads images to find these.
+    The first process reads images to find these.
     """
     default = f"no validation split, so {DEFAULT_SPLIT:.0%} of the images of every class are held out"
     first = [default] if split_by_default else []
-    shared = trained_on_too(train_set, val_set) if reads else None
+    shared = trained_on_too(train_set, val_set) if processes.first else None
     others = (
         *dict.fromkeys((train_set.left_out, val_set.left_out)),
         leakage_note(record),
         validated_on_training(record, train_set, val_set) or trained_on_note(shared or (), val_set),
         emulated(config.amp, device),
+        _note_of_processes(start, loader.micro_batch, config, processes, device),
     )
-    notes = [*first, *start.notes, *annealing_notes(start.model, config, steps), *filter(None, others)]
+    notes = [*first, *start.notes, *annealing_notes(start.model, config, loader.steps), *filter(None, others)]
     return notes, None if shared is None else len(shared)
+
+
+def _note_of_processes(
+    start: Start, images: int, config: FinetuneConfig, processes: Processes, device: torch.device
+) -> str | None:
+    """A note on modules that do not compute what they would in one process, if any, with passes of so many images."""
+    if processes.world == 1:
+        return None
+    model = copied(start.model).to(device)
+    set_trunk_eval(model, start.trunk)
+    generator = torch.Generator().manual_seed(config.seed)
+    x = torch.randn(trial_images(images) * processes.world, *input_shape(model, start.size), generator=generator)
+    layout = torch.channels_last if config.channels_last else torch.contiguous_format
+    return apart_note(model, apart(model, x.to(device, memory_format=layout), processes))
 
 
 def _learns_on(run: RunDirectory, resumed: Resumed | None, sources: Sources) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import tcnn
 from tcnn.errors import CheckpointError, RequestError
 from tcnn.models.running import gpsa_layers
+from tcnn.training.distributed import Processes
 from tcnn.training.recipe.matching import Matching, mismatch
 from tcnn.training.recipe.objective import create_task
 from tcnn.training.runs.rundir import RunDirectory
@@ -75,7 +76,7 @@ def test_loss_and_gradients(chunk: int | None, content_heads: int) -> None:
     config = tiny(smoothing=0.0)
     task = create_task(model, config, None, CPU)
     Matching(task, gpsa_layers(model), 0.7)
-    outcome = accumulate(Passes(task, MixedPrecision(config, CPU)), [(images, targets)], chunk)
+    outcome = accumulate(Passes(task, MixedPrecision(config, CPU), Processes()), [(images, targets)], chunk)
     assert outcome.loss == pytest.approx(loss.item(), rel=1e-6), "mean squared errors are of float32"
     for (name, parameter), expected in zip(model.named_parameters(), gradients, strict=True):
         torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-7, msg=name)

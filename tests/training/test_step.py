@@ -16,6 +16,7 @@ from tcnn import convert
 from tcnn.config import ConversionConfig
 from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn.models.precision import emulated
+from tcnn.training.distributed import Processes
 from tcnn.training.recipe.objective import create_task
 from tcnn.training.recipe.optim import create_optimizer
 from tcnn.training.runs.resume import latest_point
@@ -52,7 +53,7 @@ def gradients(
     precision = MixedPrecision(config, CPU)
     if precision.scaler.is_enabled():  # the scale that it begins with is one that overflows here
         precision.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
-    outcome = accumulate(Passes(create_task(model, config, None, CPU), precision), parts, chunk)
+    outcome = accumulate(Passes(create_task(model, config, None, CPU), precision, Processes()), parts, chunk)
     scale = precision.scaler.get_scale() if precision.scaler.is_enabled() else 1.0
     return {name: p.grad / scale for name, p in model.named_parameters() if p.grad is not None}, outcome
 
@@ -96,7 +97,7 @@ def stepped(model: nn.Module, factor: float, clip: float | None, amp: str = "aut
             return {"loss": super().forward(images, targets)["loss"] * factor}
 
     task = Scaled(model, device=CPU, verbose=False)
-    accumulate(Passes(task, precision), [batch(dtype=torch.float32)], None)
+    accumulate(Passes(task, precision, Processes()), [batch(dtype=torch.float32)], None)
     update(task, optimizer, precision, clip)
     assert all(parameter.grad is None for parameter in model.parameters())
     return model, precision

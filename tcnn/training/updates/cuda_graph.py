@@ -13,6 +13,7 @@ from timm.task import TrainingTask
 from torch import Tensor, nn
 
 from tcnn.errors import EnvironmentFailure, RequestError, one_line
+from tcnn.training.distributed import Processes
 from tcnn.training.updates.step import MixedPrecision, Passes
 
 WARM_UP = 3
@@ -41,7 +42,7 @@ class GraphedPasses(Passes):
     """
 
     def __init__(self, task: TrainingTask, precision: MixedPrecision, state: Callable[[], Hashable]) -> None:
-        super().__init__(task, precision)
+        super().__init__(task, precision, Processes())
         self._state = state
         self._captured: Hashable = None
         self._gradients: list[tuple[nn.Parameter, Tensor]] = []

@@ -42,7 +42,6 @@ from tcnn.training.runs.resume import Position, ResumePoint
 from tcnn.training.runs.rundir import RunDirectory
 from tcnn.training.updates.cuda_graph import GraphedPasses
 from tcnn.training.updates.step import MicroBatch, MixedPrecision, Passes, StepLoss, accumulate, update
-from tcnn.training.updates.sync_batch import sync_batch
 
 
 def _no_toolkit_warning(record: logging.LogRecord) -> bool:
@@ -131,7 +130,7 @@ class Learner:
         self.matching: Matching | None = None
         if self.config.matching and self._layers:
             self.matching = Matching(self.task, self._layers, self.config.matching)
-        self._passes = Passes(self.task, self.precision)
+        self._passes = Passes(self.task, self.precision, self._processes)
         if self.config.cuda_graph:
             self._passes = GraphedPasses(self.task, self.precision, self._hard_layers)
         self.train()
@@ -184,8 +183,7 @@ class Learner:
 
     def accumulate(self, micro_batches: list[MicroBatch], chunk: int | None) -> StepLoss:
         """Accumulate the gradients of a batch, `chunk` images at a time; raises `torch.OutOfMemoryError`."""
-        with sync_batch(self._processes):
-            return accumulate(self._passes, micro_batches, chunk)
+        return accumulate(self._passes, micro_batches, chunk)
 
     def update(self, updates: int) -> None:
         """Update the parameters, and the learning rates for the next update; `updates` counts this one."""

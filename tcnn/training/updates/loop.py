@@ -236,7 +236,7 @@ class Trainer:
         count = self.config.bn_reestimate * self.train.micro_batches
         batches = islice(self.train.epoch(self.position.epoch), count)
         images = (self.precision.to_device(batch.images, batch.targets)[0] for batch in batches)
-        with sync_batch(self.processes), self.precision.autocast():
+        with sync_batch(self.processes, self.train.micro_batch), self.precision.autocast():
             reestimate_batch_norm(self.learner.result, images, self.learner.trunk)
 
     def _is_best(self, top1: float) -> bool:

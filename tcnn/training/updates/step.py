@@ -16,6 +16,8 @@ from torch.optim import Optimizer
 
 from tcnn.config import FinetuneConfig
 from tcnn.errors import EnvironmentFailure
+from tcnn.training.distributed import Processes
+from tcnn.training.updates.sync_batch import sync_batch
 
 MicroBatch = tuple[Tensor, Tensor]
 """A micro-batch: images (B, C, H, W) and targets, (B,) or (B, classes)."""
@@ -59,19 +61,20 @@ class MixedPrecision:
 
 
 class Passes:
-    """Forward and backward passes of a task, operation by operation."""
+    """Forward and backward passes of a task, operation by operation, in step with those of the other processes."""
 
-    def __init__(self, task: TrainingTask, precision: MixedPrecision) -> None:
-        self.task, self.precision = task, precision
+    def __init__(self, task: TrainingTask, precision: MixedPrecision, processes: Processes) -> None:
+        self.task, self.precision, self._processes = task, precision, processes
 
     def begin(self) -> None:
         """Begin a step."""
 
     def accumulate(self, x: Tensor, y: Tensor, share: float) -> Tensor:
         """Add the gradients of share · loss; returns the loss, a scalar that the next call may overwrite."""
-        with self.precision.autocast():
-            loss: Tensor = self.task(x, y)["loss"]
-        self.precision.scaler.scale(loss * share).backward()
+        with sync_batch(self._processes, len(x)):
+            with self.precision.autocast():
+                loss: Tensor = self.task(x, y)["loss"]
+            self.precision.scaler.scale(loss * share).backward()
         return loss.detach()
 
 

@@ -1,7 +1,7 @@
-"""Synchronised batch normalisation, dropout and stochastic depth: several processes compute what one would.
+"""Synchronised statistics and random draws: several processes compute what one would.
 
-Batch normalisation takes mean and variance over a batch; stochastic depth and dropout draw one number per image, or per
-value, from a generator. `SyncBatch` is active around a forward and backward pass and gives both the images of all
+Batch normalisation takes mean and variance over a batch; dropout and stochastic depth draw a number per image, channel
+or value from a generator. `SyncBatch` is active around a forward and backward pass and gives both the images of all
 processes, for layers of any class and library: it intercepts the functions that they call. PyTorch's `SyncBatchNorm`
 needs a GPU and its class in the model.
 
@@ -19,11 +19,12 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from tcnn.training.distributed import Processes
+from tcnn.training.updates.sync_draws import WholeDraws, draws
 
 
-def sync_batch(processes: Processes) -> AbstractContextManager[object]:
-    """The context of a training step: `SyncBatch`, or no context where there is only one process."""
-    return SyncBatch(processes) if processes.world > 1 else nullcontext()
+def sync_batch(processes: Processes, images: int) -> AbstractContextManager[object]:
+    """The context of a pass over so many images of this process: `SyncBatch`, or none if there is only one process."""
+    return SyncBatch(processes, images) if processes.world > 1 else nullcontext()
 
 
 class SyncBatch(TorchFunctionMode):
@@ -32,9 +33,9 @@ class SyncBatch(TorchFunctionMode):
     All processes must run the same layers on equally many images, with equally seeded generators.
     """
 
-    def __init__(self, processes: Processes) -> None:
+    def __init__(self, processes: Processes, images: int) -> None:
         super().__init__()
-        self._rank, self._world = processes.rank, processes.world
+        self._processes, self._images = processes, images
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
@@ -42,17 +43,31 @@ class SyncBatch(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.batch_norm and kwargs.get("training"):
             return batch_norm(*args, **kwargs)
-        if func is Tensor.bernoulli_ and args[0].dim():
-            return args[0].copy_(self._own(args[0], lambda whole: whole.bernoulli_(*args[1:], **kwargs)))
-        if func is F.dropout and kwargs.get("training") and kwargs.get("p"):
-            return args[0] * self._own(args[0], lambda whole: F.dropout(whole.fill_(1.0), kwargs["p"]))
+        if func is F.instance_norm and kwargs.get("use_input_stats"):
+            return instance_norm(*args, **kwargs)
+        if draws(func, args, kwargs):
+            return self._draw(func, args, kwargs)
         return func(*args, **kwargs)
 
-    def _own(self, like: Tensor, draw: Callable[[Tensor], Tensor]) -> Tensor:
-        """This process's rows of what one process would draw for all images."""
-        images = len(like)
-        whole = draw(like.new_empty((self._world * images, *like.shape[1:])))
-        return whole[self._rank * images : (self._rank + 1) * images]
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # it cannot follow what is intercepted
+    def _draw(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with WholeDraws(self._processes, self._images):
+            return func(*args, **kwargs)
+
+
+def instance_norm(
+    x: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None, *args: Any, **kwargs: Any
+) -> Tensor:
+    """`F.instance_norm` in training, whose running statistics average over the images of all processes.
+
+    They are linear in those of the images, so the mean of the processes' own is that of all.
+    """
+    y = F.instance_norm(x, running_mean, running_var, *args, **kwargs)
+    for running in (running_mean, running_var):
+        if running is not None:
+            dist.all_reduce(running)
+            running.div_(dist.get_world_size())
+    return y
 
 
 def batch_norm(

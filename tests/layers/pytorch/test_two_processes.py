@@ -3,7 +3,7 @@ those that look across images against one process that has the whole batch.
 """
 
 import copy
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 
 import pytest
@@ -14,6 +14,7 @@ from layer_forms import EXPOSED, FORMS, REORDERED, TRAINED, image
 from timm.layers import BatchNormAct2d, DropPath
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor, init_device_mesh
+from torch.nn import functional as F
 
 from tcnn.layers.shards import is_sharded
 from tcnn.training.distributed import join_processes
@@ -86,8 +87,47 @@ def layers() -> dict[str, nn.Module]:
         "1d": nn.Sequential(nn.Flatten(), nn.BatchNorm1d(5 * 6)), "double": nn.BatchNorm2d(5).double(),
         "path": nn.Sequential(nn.Conv2d(5, 5, 1), DropPath(0.5), DropPath(0.3)), "dropout": nn.Dropout(0.4),
         "inplace": nn.Sequential(nn.Conv2d(5, 5, 1), nn.Dropout(0.4, inplace=True)),
-        "frozen": nn.BatchNorm2d(5).eval(), "no path": DropPath(0.5).eval(),
+        "frozen": nn.BatchNorm2d(5).eval(), "no path": DropPath(0.5).eval(), "channels": nn.Dropout2d(0.4),
+        "alpha": nn.AlphaDropout(0.4), "alpha of channels": nn.FeatureAlphaDropout(0.4), "slopes": nn.RReLU(),
+        "slopes in place": nn.Sequential(nn.Conv2d(5, 5, 1), nn.RReLU(inplace=True)),
+        "instances": nn.InstanceNorm2d(5, affine=True, track_running_stats=True), "no statistics": nn.InstanceNorm2d(5),
+        "last": Calls(lambda x: F.dropout(x.to(memory_format=torch.channels_last), 0.4)),
+        "windows": Calls(lambda x: F.dropout(x.flatten(0, 1), 0.4).view_as(x)), "attention": Attentive(),
+        "fused": Calls(lambda x: F.scaled_dot_product_attention(x / 30, x / 30, x, dropout_p=0.4)),
+        "choice": Calls(lambda x: F.gumbel_softmax(x, dim=1)), "like": Calls(lambda x: x + torch.randn_like(x)),
+        "size": Calls(lambda x: x * torch.rand(len(x), 1, 1, 1)), "numbers": Calls(lambda x: x + torch.randn(5, 1, 1)),
+        "whole batch": Calls(lambda x: x * torch.empty(1, 1, 1, 1).bernoulli_(0.5)), "weights": DropConnect(5, 5, 1),
+        "chosen": Calls(lambda x: x * torch.bernoulli(x.detach().sigmoid() / 2)),
     }  # fmt: skip
+
+
+class Calls(nn.Module):
+    """A layer that is a function."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class Attentive(nn.MultiheadAttention):
+    """Attention between the positions of a map, with dropout of its weights."""
+
+    def __init__(self) -> None:
+        super().__init__(5, 1, dropout=0.4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        tokens = x.flatten(2).mT / 30
+        return super().forward(tokens, tokens, tokens)[0].mT.view_as(x)
+
+
+class DropConnect(nn.Conv2d):
+    """A convolution whose weights are dropped, the same for all images; they have as many rows as there are images."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, F.dropout(self.weight, 0.4), self.bias)
 
 
 def learn(layer: nn.Module, x: Tensor, weights: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
@@ -117,7 +157,7 @@ def compare_batches() -> None:
             expected, of_parameters, buffers = learn(layer, images.clone(), weights)
             layer.load_state_dict(before)
             layer.zero_grad()
-            with sync_batch(processes):
+            with sync_batch(processes, 4):
                 found, own, own_buffers = learn(layer, images[rows].clone(), weights[rows])
             for gradient in own:
                 dist.all_reduce(gradient)
