@@ -130,6 +130,8 @@ class Order(NamedTuple):
 _CURSOR = "next_"
 _LARGEST = 2**63 - 1
 """The largest number that a row can have."""
+_NOT_STORED = re.compile("[\0\ud800-\udfff]")
+"""What no database takes in a text. All else may be in a name: joiners and wide spaces are."""
 
 
 class WrongPlace(RequestError):
@@ -169,5 +171,5 @@ def _sorts(found: Cursor) -> bool:
     if found.value is None:
         return True
     if found.by == "name":
-        return isinstance(found.value, str) and "\0" not in found.value and found.value.isprintable()
+        return isinstance(found.value, str) and not _NOT_STORED.search(found.value)
     return isinstance(found.value, float) and math.isfinite(found.value)

@@ -15,7 +15,7 @@ from tcnn_jobs.store import Store
 
 PLACES = [
     Cursor(0), Cursor(2**63 - 1), Cursor(7, "name", "Größe"), Cursor(7, "name", None), Cursor(7, "duration", -1e-300),
-    Cursor(7, "metrics.top1", 0.1 + 0.2),
+    Cursor(7, "metrics.top1", 0.1 + 0.2), Cursor(7, "name", "می\u200cخواهم"), Cursor(7, "name", "東京\u3000駅"),
 ]  # fmt: skip
 
 
