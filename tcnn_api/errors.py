@@ -227,10 +227,7 @@ async def _http(request: Request, error: Exception) -> Response:
         405: f"{request.method} is not allowed here; the Allow header lists what is",
     }
     detail = details.get(error.status_code, str(error.detail))
-    headers = dict(error.headers or {})
-    if "GET" in (allowed := headers.get("Allow", "").split(", ")) and "HEAD" not in allowed:
-        headers["Allow"] = ", ".join([*allowed, "HEAD"])  # `responses.head` answers it
-    return problem(request.url.path, error.status_code, detail, headers=headers)
+    return problem(request.url.path, error.status_code, detail, headers=error.headers)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tcnn_api import errors
 from tcnn_api.errors import TooLarge, TooSlow
+from tcnn_api.responses.head import METHODS
 from tcnn_api.settings import ApiSettings
 
 log = structlog.get_logger("tcnn.api")
@@ -28,7 +29,6 @@ SILENCE = 30.0
 """Seconds for which the next part of a body is waited for."""
 SLOWEST = 1024
 """Bytes a second of a body, over all of it, beside the first silence."""
-METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH"})
 SECURITY = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",

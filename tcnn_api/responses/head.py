@@ -5,16 +5,21 @@ The route itself runs, with its authentication, scopes, limits and refusals, up 
 comes after that is cut off: an event stream, which has no end, a log, an archive that is made while it is sent. Work
 that takes long before that is not begun for a head either: such a route calls `answer_head` when it knows that there
 will be an answer. A route that answers HEAD itself is left to do so, as downloads are, which open no file for it.
+
+And a 405, whose `Allow` has all methods of a path, HEAD among them: each has a route of its own, and Starlette lists
+those of the first.
 """
 
 from collections.abc import Mapping
 
 from anyio import CancelScope
 from anyio.lowlevel import checkpoint
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH"})
 _ASKED = "head"
 """In a request's state: only the head of the answer is asked for."""
 
@@ -44,9 +49,19 @@ class AnswerHead:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "HEAD":
+        if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+
+        async def relay(message: Message) -> None:
+            if message.get("status") == 405:
+                MutableHeaders(scope=message)["Allow"] = ", ".join(_allowed(scope))
+            await send(message)
+
+        await (self._head if scope["method"] == "HEAD" else self.app)(scope, receive, relay)
+
+    async def _head(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What the route of HEAD answers, or else the route of GET."""
         asked, refused = {**scope, "method": "GET"}, False
 
         async def unless_refused(message: Message) -> None:
@@ -78,6 +93,17 @@ class AnswerHead:
             except _HeadOnly as answer:
                 raw = Headers(answer.headers).raw
                 await _send(send, {"type": "http.response.start", "status": 200, "headers": list(raw)})
+
+
+def _allowed(scope: Scope) -> list[str]:
+    """The methods of a path."""
+
+    def has(method: str) -> bool:
+        asked = {**scope, "method": method}
+        return any(route.matches(asked)[0] is Match.FULL for route in scope["app"].routes)
+
+    found = {method for method in METHODS if has(method)}
+    return sorted(found | ({"HEAD"} if "GET" in found else set()))
 
 
 async def _send(send: Send, start: Message) -> None:

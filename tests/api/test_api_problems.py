@@ -110,6 +110,24 @@ def test_no_such_page_or_method(method: str, path: str, status: int, alice: Test
         assert answer.headers["allow"]
 
 
+def test_a_405_names_all_methods_of_a_path(alice: TestClient) -> None:
+    """Those that the document has, and HEAD where there is GET."""
+    paths = alice.get("/openapi.json").json()["paths"]
+    for path in (
+        "/datasets",
+        "/datasets/{id}",
+        "/jobs/{id}",
+        "/jobs/{id}/checkpoint",
+        "/jobs/{id}/shares",
+        "/transform",
+    ):
+        methods = {method.upper() for method in paths[path]}
+        expected = sorted(methods | ({"HEAD"} if "GET" in methods else set()))
+        for method in ("PUT", "BREW"):
+            answer = alice.request(method, path.format(id="job_000000000000000000000000"))
+            assert (answer.status_code, answer.headers["allow"]) == (405, ", ".join(expected)), path
+
+
 def test_every_answer_says_which_request_it_was(alice: TestClient, nobody: TestClient) -> None:
     for client in (alice, nobody):
         assert client.get("/jobs", headers={"X-Request-ID": "mine-1.2_3"}).headers["x-request-id"] == "mine-1.2_3"
