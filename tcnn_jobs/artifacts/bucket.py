@@ -27,6 +27,10 @@ TRIES = 6
 """Of one transfer: with a first pause of one second, half a minute in all."""
 PIECE = 16 << 20
 """Bytes of one part of a multipart upload; four are on their way at once."""
+PROBE = "writable.txt"
+"""The key of an object that is written to see whether anything can be."""
+WRITTEN = 60.0
+"""Seconds for which a store that was found to be writable is taken for that, unless it refuses something meanwhile."""
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 NEVER = threading.Event()
 """For those who do not want to stop."""
@@ -90,6 +94,7 @@ class Bucket:
             raise RequestError(f"{url}: expected s3://bucket/prefix or another URL of fsspec ({reason})") from None
         self._root = root.rstrip("/")
         self._scheme = scheme
+        self._writable_until = float("-inf")
 
     def put(self, local: Path, key: str, sha256: str, stop: threading.Event = NEVER) -> None:
         """Send a file, and see that the store gives the same bytes back."""
@@ -101,9 +106,9 @@ class Bucket:
 
         self._tried("send", key, send, stop)
 
-    def put_text(self, key: str, text: str, stop: threading.Event = NEVER) -> None:
-        """Write a small object anew."""
-        self._tried("write", key, lambda: self._fs.pipe_file(self._path(key), text.encode()), stop)
+    def put_text(self, key: str, text: str, stop: threading.Event = NEVER, tries: int | None = None) -> None:
+        """Write a small object anew. `tries`: as in `text`."""
+        self._tried("write", key, lambda: self._fs.pipe_file(self._path(key), text.encode()), stop, tries)
 
     def get(self, key: str, local: Path, sha256: str, stop: threading.Event = NEVER) -> None:
         """Fetch an object into a new file; raises `ObjectGone`, and `StorageError` if this host's disk is full."""
@@ -193,13 +198,16 @@ class Bucket:
         return self._tried("list", "unfinished uploads", drop, NEVER)
 
     def check(self) -> None:
-        """Raise `BucketError` if it cannot be listed just now; tried once."""
+        """Raise `BucketError` if it cannot be listed just now, or could not be written to lately; tried once."""
         try:
             self._fs.ls(self._root, detail=False)
         except FileNotFoundError:  # an empty prefix, or no bucket: which of the two only writing tells
-            return
+            self._writable_until = float("-inf")
         except Exception as error:
             raise self._error("list", "", error) from error
+        if time.monotonic() >= self._writable_until:
+            self.put_text(PROBE, "This object is written now and then, to see whether the store can be.\n", tries=1)
+            self._writable_until = time.monotonic() + WRITTEN
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"
@@ -252,6 +260,8 @@ class Bucket:
         )(call)
 
     def _error(self, what: str, key: str, error: Exception, again: bool = True) -> BucketError:
+        if what in ("send", "write"):
+            self._writable_until = float("-inf")
         name = key.rpartition("/")[2] or "objects"
         return BucketError(f"the store of results: cannot {what} {name} ({one_line(error)})", again=again)
 

@@ -17,6 +17,7 @@ jobs/JOB/CLAIM/SHA256/NAME      a file of the attempt, never changed
 datasets/ID.tar                 an uploaded data set, unpacked, checked and packed again
 checkpoints/ID.safetensors      an uploaded checkpoint, or uploaded weights of a CNN
 database.id                     which database these objects belong to
+writable.txt                    written now and then, to see whether the store can be
 """
 
 import os

@@ -111,10 +111,10 @@ def test_a_store_that_refuses_or_is_away(
     assert refused.json()["detail"].startswith("the store of results: cannot send ds_")
     assert "http" not in refused.json()["detail"]
     assert east.get("/datasets").json()["data"] == [] and not list((tmp_path / "east/home/incoming").iterdir())
-    assert east.get("/readyz").status_code == 200
-    gate.refuse = lambda method, path: (503, "ServiceUnavailable")
-    ready = east.get("/readyz")
-    assert ready.status_code == 503 and [one["field"] for one in ready.json()["errors"]] == ["artifacts"]
+    for refuse in (read_only, lambda method, path: (503, "ServiceUnavailable")):
+        gate.refuse = refuse
+        ready = east.get("/readyz")
+        assert ready.status_code == 503 and [one["field"] for one in ready.json()["errors"]] == ["artifacts"]
 
 
 def test_a_bucket_of_another_database_is_not_ready(hosts: list[Host], replicas: list[TestClient], gate: Gate) -> None:

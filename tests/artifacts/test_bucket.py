@@ -9,10 +9,11 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from s3 import BUCKET, Gate, fails, full, gated, read_only
+from s3 import BUCKET, Answer, Gate, fails, full, gated, read_only
 from structlog.testing import capture_logs
 
 from tcnn.errors import EnvironmentFailure, RequestError, Stopped, StorageError
+from tcnn_jobs.artifacts import bucket as bucket_of
 from tcnn_jobs.artifacts.bucket import _SENDING, TRIES, Bucket, BucketError, ObjectGone
 from tcnn_jobs.artifacts.cache import Cache
 from tcnn_jobs.artifacts.layout import Home
@@ -181,6 +182,35 @@ def test_every_pause_is_twice_the_last(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(BucketError, match=r"^the store of results: cannot write a "):
         bucket.put_text("a", "x", stop)
     assert stop.asked == [1.0 * 2**number for number in range(TRIES - 1)]
+
+
+@pytest.mark.parametrize("refuse", [read_only, full, lambda method, path: (404, "NoSuchBucket")])
+def test_a_store_that_takes_nothing_is_not_ready(
+    bucket: Bucket, gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuse: Answer
+) -> None:
+    """It is written to once a minute, however many ask; at once after it refused something, until it takes it again."""
+    gate.refuse = refuse
+    for _ in range(2):
+        with pytest.raises(BucketError):
+            bucket.check()
+    gate.refuse = lambda method, path: None
+    for _ in range(2):
+        bucket.check()
+    assert [method for method, _ in gate.seen].count("PUT") == 3
+    gate.refuse = refuse
+    if refuse in (read_only, full):
+        bucket.check()  # as it was found just now
+    path, digest = file(tmp_path)
+    with pytest.raises(BucketError):
+        bucket.put(path, "a/b", digest)
+    with pytest.raises(BucketError):
+        bucket.check()
+    monkeypatch.setattr(bucket_of, "WRITTEN", 0.0)
+    gate.refuse = lambda method, path: None
+    bucket.check()
+    gate.refuse = refuse
+    with pytest.raises(BucketError):
+        bucket.check()
 
 
 def test_a_store_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

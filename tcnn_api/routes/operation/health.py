@@ -71,8 +71,8 @@ async def me(request: Request) -> Me:
     responses={200: examples.answer({"status": "ready", "free_bytes": 123456789000}, "Yes."), **problems(503)},
 )
 async def readyz(parts: ServiceDep, request: Request) -> Readiness | Response:
-    """Readiness: the database accepts changes and the schema fits, the object store answers, TCNN_HOME is writable with
-    free space, and both have files of this database only. No key.
+    """Readiness: the database accepts changes and the schema fits, the object store can be written to, TCNN_HOME is
+    writable with free space, and both have files of this database only. No key.
     """
     wrong = []
     own = None
@@ -98,7 +98,11 @@ async def readyz(parts: ServiceDep, request: Request) -> Readiness | Response:
             wrong.append(FieldError(field="artifacts", message=_FOREIGN))
     except (EnvironmentFailure, TooManyAtOnce) as error:  # it still has not answered those who asked before
         log.warning("failed", error=str(error))
-        wrong.append(FieldError(field="artifacts", message="the store of results does not answer; the log says more"))
+        wrong.append(
+            FieldError(
+                field="artifacts", message="the store of results does not answer, or takes nothing; the log says more"
+            )
+        )
     if wrong:
         detail = "; ".join(f"{one.field}: {one.message}" for one in wrong)
         return problem(request.url.path, 503, detail, wrong, "NotReady", {"Retry-After": str(RETRY_AFTER)})
@@ -117,6 +121,6 @@ def _look_at_home(home: Home, own: str | None) -> tuple[int, bool]:
 
 def _look_at_store(artifacts: Artifacts, own: str | None) -> bool:
     """Whether the store of results, if there is one, belongs to the database `own`; raises `EnvironmentFailure` if it
-    does not answer."""
+    does not answer or cannot be written to."""
     artifacts.check()
     return own is None or not isinstance(artifacts, SharedArtifacts) or belongs(bucket_of(artifacts), own)
