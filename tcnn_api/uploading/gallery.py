@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tcnn.characters import spellings
 from tcnn.data.decode import decode, open_image, reason
 from tcnn.errors import TcnnError, shorten
 from tcnn_api.uploading.datasets import Listed, listed
@@ -78,17 +79,20 @@ def thumbnails(folder: str, wanted: str) -> dict[str, Any]:
     """
     asked = json.loads(wanted)
     root = Path(folder)
-    found = [
-        image
-        for image in listed(root)
-        if asked["label"] in (None, shown(image.label)) and asked["split"] in (None, image.split)
-    ]
+    images = listed(root)
+    label = None if asked["label"] is None else _spelt(asked["label"], {shown(image.label) for image in images})
+    found = [image for image in images if label in (None, shown(image.label)) and asked["split"] in (None, image.split)]
     page = found[asked["start"] : asked["start"] + asked["limit"]]
     return {
         "data": [_thumbnail(root, image) for image in page],
         "total": len(found),
         "has_more": asked["start"] + len(page) < len(found),
     }
+
+
+def _spelt(name: str, known: set[str]) -> str:
+    """A name as the set spells it, which may have its accents composed or apart; if it has neither, as it is."""
+    return next((spelling for spelling in spellings(name) if spelling in known), name)
 
 
 def _thumbnail(root: Path, image: Listed) -> dict[str, Any]:

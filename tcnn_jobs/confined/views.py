@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tcnn.characters import spellings
 from tcnn.errors import RequestError, shorten
 
 if TYPE_CHECKING:
@@ -38,10 +39,11 @@ def picked(folder: Path, number: int, file: str | None = None) -> Path:
     if not names:
         raise RequestError("the data set has no images")
     if file is not None:
-        ends = [name for name in names if f"/{name}".endswith(f"/{file}")]
+        found = {one: [name for name in names if f"/{name}".endswith(f"/{one}")] for one in spellings(file)}
+        spelt, ends = next(((one, ends) for one, ends in found.items() if ends), (file, []))
         if not ends:
             raise RequestError(f"the data set has no image {shorten(file, 120)!r}; name it with its class's folder")
-        return folder / min(ends, key=lambda name: (name != file, name.startswith("train/")))
+        return folder / min(ends, key=lambda name: (name != spelt, name.startswith("train/")))
     return folder / names[int((number * GOLDEN + 0.5) % 1 * len(names))]
 
 

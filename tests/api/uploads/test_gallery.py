@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tiny_runs import colours
 
 from tcnn.data.sources.names import FORMATS
 from tcnn_api.uploading import gallery
+from tcnn_jobs.confined.views import picked
 
 NONE = f"not an image in one of the formats {', '.join(FORMATS)}"
 
@@ -75,6 +77,25 @@ def test_a_page_of_thumbnails(pets: Path) -> None:
     thumbnail = Image.open(io.BytesIO(base64.b64decode(last["thumbnail"].partition(",")[2])))
     assert abs(thumbnail.getpixel((5, 5))[0] - 40000 // 256) < 3  # type: ignore[index]
     assert gallery.thumbnails(str(pets), wanted(label="cow"))["data"] == []
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_a_label_is_found_however_its_accents_are_written(tmp_path: Path, form: Any) -> None:
+    """A set that was packed on a Mac has them apart; one with both spellings has two classes."""
+    name, other = unicodedata.normalize("NFC", "été"), unicodedata.normalize("NFD", "été")
+    here = unicodedata.normalize(form, "été")
+    picture = colours(tmp_path / "set", 1) / "red"
+    picture.rename(picture.with_name(here))
+    for asked in (name, other):
+        (found,) = gallery.thumbnails(str(tmp_path / "set"), wanted(label=asked))["data"]
+        assert found["label"] == here
+        assert picked(tmp_path / "set", 0, f"{asked}/0.png").parent.name == here
+    twin = tmp_path / "set" / (other if here == name else name)
+    twin.mkdir()
+    Image.new("RGB", (8, 8)).save(twin / "0.png")
+    for asked in (name, other):
+        (found,) = gallery.thumbnails(str(tmp_path / "set"), wanted(label=asked))["data"]
+        assert found["label"] == asked == picked(tmp_path / "set", 0, f"{asked}/0.png").parent.name
 
 
 def test_a_bomb_is_an_image_that_cannot_be_read(pets: Path) -> None:
