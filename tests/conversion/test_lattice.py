@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 import tcnn
-from tcnn.conversion.strides.lattice import Grown, between
+from tcnn.conversion.strides.noise import Grown, between
 from tcnn.errors import UnsupportedLayerError
 
 SIZE = (36, 36)
@@ -53,7 +53,39 @@ def nothing_to_scale(x: Tensor) -> Tensor:
     return x + 0.05 * F.avg_pool2d(x, 3, 1, 1)
 
 
-REFUSED = {
+class Patches(nn.Module):
+    """Pixels at the same place of each 2×2 patch see one another, in attention or by their statistics (MobileViT)."""
+
+    def __init__(self, layer: nn.Module, attend: bool) -> None:
+        super().__init__()
+        self.layer, self.attend = layer, attend
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, columns = x.shape[2] // 2, x.shape[3] // 2
+        cut = x.unflatten(3, (columns, 2)).unflatten(2, (rows, 2)).permute(0, 1, 3, 5, 2, 4)
+        places = cut.reshape(*x.shape[:2], 4, -1)
+        if self.attend:
+            tokens = places[0].permute(1, 2, 0)
+            places = self.layer(tokens + F.scaled_dot_product_attention(tokens, tokens, tokens)).permute(2, 0, 1)[None]
+        else:
+            places = self.layer(places)
+        return places.reshape(cut.shape).permute(0, 1, 4, 2, 5, 3).reshape(x.shape)
+
+
+class Attention(nn.Module):
+    """Attention between all pixels, with layers on its queries and on its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.heads, self.end = nn.LayerNorm(8), nn.Conv2d(2, 2, 1), nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(2).unflatten(1, (2, 8)).mT
+        weights = self.heads(self.norm(tokens) @ tokens.mT).softmax(-1)
+        return self.end(weights @ tokens).mT.reshape(x.shape)
+
+
+REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], list[nn.Module], str]] = {
     "nearest": (same, [nn.Upsample(scale_factor=2)], "layers.0: Upsample mixes"),
     "bilinear": (same, [nn.Upsample(scale_factor=2, mode="bilinear")], "layers.0: Upsample mixes"),
     "shuffled": (same, [nn.Conv2d(16, 64, 1), nn.PixelShuffle(2)], "layers.1: PixelShuffle mixes"),
@@ -62,6 +94,14 @@ REFUSED = {
     "a little of it": (nothing_to_scale, [], "a function before layers, such as .*, mixes"),
     "resized": (lambda x: F.interpolate(x, scale_factor=2), [], "a function before layers, "),
     "moved": (lambda x: x.roll(1, 2), [], "a function before layers, "),
+    "statistics of patches": (same, [Patches(nn.GroupNorm(1, 16), attend=False)], "before layers.0.layer, .* patches,"),
+    "attention of patches": (same, [Patches(nn.Linear(16, 16), attend=True), nn.BatchNorm2d(16)], "before layers.1, "),
+    "normalised": (
+        same,
+        [Patches(nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16)), attend=True), nn.Conv2d(16, 16, 1)],
+        "a function before layers.1, ",
+    ),
+    "behind attention": (same, [Attention(), nn.Upsample(scale_factor=2)], "layers.1: Upsample mixes"),
     "not padded": (lambda x: F.max_pool2d(x, 3, 1), [], "a function before layers, "),
     "a mean in a layer's place": (same, [nn.Identity(), nn.LPPool2d(2, 1, 1), nn.Upsample(scale_factor=2)], "Upsample"),
 }
@@ -120,6 +160,7 @@ ALLOWED: dict[str, tuple[Callable[[Tensor], Tensor], list[nn.Module]]] = {
     "nothing": (same, []),
     "excitation": (excited, []),
     "attention": (attended, []),
+    "attention with layers in it": (same, [Attention()]),
     "group normalisation": (same, [nn.GroupNorm(4, 16), nn.InstanceNorm2d(16)]),
     "a second stride": (same, [nn.Conv2d(16, 16, 3, stride=2, padding=1), nn.Conv2d(16, 16, 3, padding=1)]),
     "a pool": (same, [nn.MaxPool2d(2, 2), nn.Conv2d(16, 16, 1)]),

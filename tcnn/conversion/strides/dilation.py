@@ -156,7 +156,9 @@ def _told(model: nn.Module, place: Place) -> str:
     if place.name and not place.input:
         return f"{place.name}: {type(model.get_submodule(place.name)).__name__} {mixed}"
     where = f"before {place.name}" if place.name else "at the end"
-    return f"a function {where}, such as F.interpolate or F.avg_pool2d, {mixed} (make a pool a module)"
+    return (
+        f"a function {where}, such as F.interpolate, F.avg_pool2d or a cut into patches, {mixed} (make a pool a module)"
+    )
 
 
 def _smaller(steps: list[Step], size: Pair) -> Pair:

@@ -7,13 +7,16 @@ image, and wherever a map has grown, its pixels of the old map are compared with
 Only operations on the whole map (squeeze-and-excitation, group normalisation, the final mean) may see more of it. So
 that they give the same nevertheless, a layer's output is replaced by noise once it is compared: in the dilated CNN by
 the source's noise on the old pixels, and by the same in another order on those between. Means, variances and maxima are
-then the source's. Weights are noise, too, one row for all output channels: neither branches whose scale is 0 nor models
-without values, or whose values take much memory, stand in the way.
+then the source's. Weights are noise, too: neither branches whose scale is 0 nor models without values, or whose values
+take much memory, stand in the way.
+
+What has changed its shape otherwise ends the comparison, and is refused. Only along an axis of all pixels of a map,
+which attention has, may there be as many as in the grown map.
 
 Shapes: B images (one), C channels, h×w the source's map, H×W the dilated CNN's.
 """
 
-import itertools
+import math
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
@@ -25,17 +28,14 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.func import functional_call
 from torch.utils._pytree import tree_leaves
 
+from tcnn.conversion.strides.noise import between, drawn, grown, unfolded, weights
 from tcnn.layers.terms.positions import Pair
 from tcnn.models.outputs import tensors
 from tcnn.models.precision import exact_arithmetic
-from tcnn.models.randomise import generator
 from tcnn.models.state import same_start
 
 TOLERANCE = 1e-3
 """Relative difference, in float32, up to which two maps differ by rounding; a tenth is little for mixed pixels."""
-LAYOUTS = ((2, 3), (1, 2))
-"""Axes of rows and columns of a map: (B, C, h, w), or (B, h, w, C)."""
-
 PASSING = (nn.Identity, nn.modules.dropout._DropoutNd)
 """Layers that return what they get, which attention has on what is no map, too."""
 
@@ -47,15 +47,12 @@ class Place(NamedTuple):
     input: bool
 
 
-class Grown(NamedTuple):
-    """How a map has grown: along which axes, and by which factors."""
-
-    axes: Pair
-    factors: Pair
-
-
 class _NotComparable(Exception):
-    """Nothing that runs from here on can be compared."""
+    """Nothing that runs from this place on can be compared."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self.place = place
 
 
 def misplaced(
@@ -93,36 +90,6 @@ def _first_misplaced(
     return new.seen[min(found)][0] if found else new.misfit
 
 
-def grown(old: torch.Size, new: torch.Size, factors: AbstractSet[Pair]) -> Grown | None:
-    """How a map of the old shape became one of the new; None where it did not, or by none of these factors."""
-    if len(old) != 4 or len(new) != 4 or old == new:
-        return None
-    for axes in LAYOUTS:
-        if all(old[axis] == new[axis] for axis in range(4) if axis not in axes):
-            for own in factors:
-                if all(s * (old[a] - 1) < new[a] <= s * old[a] for a, s in zip(axes, own, strict=True)):
-                    return Grown(axes, own)
-    return None
-
-
-def between(noise: Tensor, shape: torch.Size, how: Grown, order: int) -> Tensor:
-    """A grown map with this one on the old pixels, and with its pixels in some order on those between."""
-    made = noise.new_empty(shape)
-    old, new = (one.movedim(how.axes, (2, 3)) for one in (noise, made))
-    height, width = old.shape[2:]
-    for phase in itertools.product(*map(range, how.factors)):
-        part = new[:, :, phase[0] :: how.factors[0], phase[1] :: how.factors[1]]
-        if phase == (0, 0):
-            part.copy_(old)
-            continue
-        # For all maps of a size the same, so that their sums have the same pixels, too.
-        count = part.shape[2] * part.shape[3]
-        chosen = torch.randperm(height * width, generator=generator(0, f"{phase} {height} {width}"))[:count]
-        chosen = chosen[torch.randperm(count, generator=generator(order, f"{phase} {height} {width}"))]
-        part.copy_(old.flatten(2)[:, :, chosen].unflatten(2, part.shape[2:]))
-    return made
-
-
 class _Run:
     """One forward pass with noise for every layer's output.
 
@@ -135,12 +102,13 @@ class _Run:
     ) -> None:
         self.model, self.order, self.old, self.factors = model, order, old, factors
         self.seen: list[tuple[Place, list[Tensor]]] = []
-        """Maps, (B, C, h, w) or (B, h, w, C); of a dilated CNN the old pixels, or nothing where a map has not grown."""
+        """Maps, (B, C, h, w) or (B, h, w, C); of a dilated CNN the old pixels; nothing of attention between them."""
         self.whole = True
         """Whether every grown map has all pixels between the old ones."""
         self.misfit: Place | None = None
-        """Where a map has grown by other factors, if it has."""
-        self._areas: set[Pair] = set()
+        """Where a map has changed its shape by other factors, if one has."""
+        self._grown: dict[Pair, tuple[Pair, Pair, Pair]] = {}
+        """Old and new height and width, and the factors, of the grown maps, by their old and new numbers of pixels."""
         self.layers: list[str] = [name for name, one in model.named_modules() if _is_layer(one)]
         """Those whose outputs are noise; a layer in the place of another may have several in it."""
         if old is not None:
@@ -149,13 +117,13 @@ class _Run:
     @torch.no_grad()
     def look(self, shape: tuple[int, ...]) -> None:
         """Run the model on noise of this shape."""
-        image = _noise((1, *shape), 0, "image")
+        image = drawn((1, *shape), 0, "image")
         try:
             with self._hooked(), same_start(self.model):
-                output = functional_call(self.model, _values(self.model), (image,))
+                output = functional_call(self.model, weights(self.model), (image,))
             self._see(Place("", input=False), output)
-        except _NotComparable:
-            pass
+        except _NotComparable as end:
+            self.misfit = end.place
 
     @contextmanager
     def _hooked(self) -> Iterator[None]:
@@ -186,49 +154,47 @@ class _Run:
             return
         number = len(self.seen)
         if number >= len(self.old.seen) or self.old.seen[number][0] != place:
-            raise _NotComparable
+            raise _NotComparable(place)
         self.seen.append(
             (place, [self._old_pixels(place, *pair) for pair in zip(self.old.seen[number][1], maps, strict=False)])
         )
 
     def _old_pixels(self, place: Place, old: Tensor, new: Tensor) -> Tensor:
-        """The pixels of the old map in a grown one; none of a map that has not grown."""
+        """The pixels of the old map in this one, which may have grown; none of attention between pixels."""
+        if old.shape == new.shape:
+            return new.new_empty(0)
         how = grown(old.shape, new.shape, self.factors)
         if how is None:
-            if self._grew_otherwise(old.shape, new.shape):
-                self.misfit = place
-                raise _NotComparable
+            self._check_attention(place, old.shape, new.shape)
             return new.new_empty(0)
         rows, columns = (slice(None, None, s) for s in how.factors)
-        sizes = [(old.shape[axis], new.shape[axis]) for axis in how.axes]
-        self.whole &= all(n == s * o for (o, n), s in zip(sizes, how.factors, strict=True))
-        self._areas.add((sizes[0][0] * sizes[1][0], sizes[0][1] * sizes[1][1]))
+        small, large = ((shape[how.axes[0]], shape[how.axes[1]]) for shape in (old.shape, new.shape))
+        self.whole &= all(n == s * o for o, n, s in zip(small, large, how.factors, strict=True))
+        self._grown[math.prod(small), math.prod(large)] = small, large, how.factors
         return new.movedim(how.axes, (2, 3))[:, :, rows, columns].movedim((2, 3), how.axes).clone()
 
-    def _grew_otherwise(self, old: torch.Size, new: torch.Size) -> bool:
-        """Whether this is a map, not attention between its pixels, and has grown by factors that are not expected."""
-        return any(
-            all(old[axis] == new[axis] for axis in range(4) if axis not in axes)
-            and all(old[axis] < new[axis] and (old[axis], new[axis]) not in self._areas for axis in axes)
-            for axes in LAYOUTS
-        )
+    def _check_attention(self, place: Place, old: torch.Size, new: torch.Size) -> None:
+        """Raise unless all axes along which the shapes differ are the pixels of a grown map."""
+        if any(o != n and (o, n) not in self._grown for o, n in zip(old, new, strict=True)):
+            raise _NotComparable(place)
 
     def _after(self, name: str, layer: nn.Module, output: Any) -> Any:
         """Keep a layer's output; returns noise in its place, if it is a map that the layer has made."""
-        self._see(Place(name, input=False), output)
+        place = Place(name, input=False)
+        self._see(place, output)
         if isinstance(layer, PASSING) or not _is_map(output):
             return output
         seen = self.seen if self.old is None else self.old.seen
         _, maps = seen[len(self.seen) - 1]
         if not maps:
-            raise _NotComparable
+            raise _NotComparable(place)
         shape = maps[0].shape
-        noise = _noise(shape, len(self.seen), name).to(output.dtype)
+        noise = drawn(shape, len(self.seen), name).to(output.dtype)
         if shape == output.shape:
             return noise
         how = grown(shape, output.shape, self.factors)
         if how is None:
-            raise _NotComparable
+            return unfolded(noise, output.shape, self._grown, self.order)
         return between(noise, output.shape, how, self.order)
 
 
@@ -253,23 +219,5 @@ def _is_map(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dim() == 4 and value.dtype in (torch.float32, torch.float64)
 
 
-def _noise(shape: tuple[int, ...], seed: int, name: str) -> Tensor:
-    return torch.randn(shape, generator=generator(seed, name), dtype=torch.float32)
-
-
 def _is_layer(module: nn.Module) -> bool:
     return isinstance(module, nn.Conv2d) or next(module.children(), None) is None
-
-
-def _values(model: nn.Module) -> dict[str, Tensor]:
-    """Noise for all parameters and buffers, by name: matrices and filters around 0, in one row; others around 1."""
-    found: dict[str, Tensor] = {}
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if not tensor.is_floating_point():
-            found[name] = torch.zeros(tensor.shape, dtype=tensor.dtype)
-            continue
-        row = (1, *tensor.shape[1:]) if tensor.dim() > 1 else tensor.shape
-        drawn = torch.rand(row, generator=generator(0, name), dtype=torch.float32)
-        drawn = (drawn - 0.5) * (12 / max(1, drawn.numel())) ** 0.5 if tensor.dim() > 1 else drawn + 0.5
-        found[name] = drawn.expand(tensor.shape)
-    return found
