@@ -177,6 +177,29 @@ def test_what_sees_each_pixel_alone_or_the_whole_map_is_not(case: str, size: tup
     assert report.strides_removed and report.dilated["last"] == (2, 2)
 
 
+class Decoder(nn.Module):
+    """A U-Net's: the stage's map is brought to the size of an earlier one, which has not grown."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.stem, self.down = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 16, 3, stride=2, padding=1)
+        self.mode, self.last = mode, nn.Conv2d(24, 4, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        skip = F.relu(self.stem(x))
+        size = skip.shape[2:]
+        deep = F.relu(self.down(skip))
+        deep = F.adaptive_avg_pool2d(deep, size) if self.mode == "mean" else F.interpolate(deep, size, mode=self.mode)
+        return self.last(torch.cat([skip, deep], 1))
+
+
+@pytest.mark.parametrize("size", [(32, 32), (37, 43)], ids=str)
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "mean"])
+def test_what_mixes_them_into_a_map_of_the_old_size_is_refused(mode: str, size: tuple[int, int]) -> None:
+    with pytest.raises(UnsupportedLayerError, match=r"^stride=dilate: a function before last, such as F.interpolate, "):
+        tcnn.without_stride(Decoder(mode), stride="dilate", stage=-1, input_size=size)
+
+
 def strided(*layers: nn.Module) -> nn.Module:
     """Three strides, each before a convolution, and a head."""
     torch.manual_seed(0)

@@ -2,7 +2,7 @@
 
 Layers that are not known (`nn.Upsample`, `nn.PixelShuffle`) and functions that a forward pass calls (`F.avg_pool2d` of
 three pixels, `F.interpolate`) may mix the pixels between the old ones into these. So both CNNs are run on one small
-image, and wherever a map has grown, its pixels of the old map are compared with the source's.
+image, and all maps are compared with the source's: where one has grown, its pixels of the old map, else all.
 
 Only operations on the whole map (squeeze-and-excitation, group normalisation, the final mean) may see more of it. So
 that they give the same nevertheless, a layer's output is replaced by noise once it is compared: in the dilated CNN by
@@ -162,7 +162,7 @@ class _Run:
     def _old_pixels(self, place: Place, old: Tensor, new: Tensor) -> Tensor:
         """The pixels of the old map in this one, which may have grown; none of attention between pixels."""
         if old.shape == new.shape:
-            return new.new_empty(0)
+            return new.clone()
         how = grown(old.shape, new.shape, self.factors)
         if how is None:
             self._check_attention(place, old.shape, new.shape)
