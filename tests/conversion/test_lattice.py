@@ -85,6 +85,20 @@ class Attention(nn.Module):
         return self.end(weights @ tokens).mT.reshape(x.shape)
 
 
+class LinearAttention(nn.Module):
+    """Attention whose weights are products of positive features, divided by their sum (EfficientViT)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(2).unflatten(1, (2, 8)).mT
+        keys = self.kernel(tokens)
+        out = keys @ (keys.mT @ F.pad(tokens, (0, 1), value=1))
+        return (out[..., :-1] / (out[..., -1:] + 1e-2)).mT.reshape(x.shape)
+
+
 REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], list[nn.Module], str]] = {
     "nearest": (same, [nn.Upsample(scale_factor=2)], "layers.0: Upsample mixes"),
     "bilinear": (same, [nn.Upsample(scale_factor=2, mode="bilinear")], "layers.0: Upsample mixes"),
@@ -161,6 +175,7 @@ ALLOWED: dict[str, tuple[Callable[[Tensor], Tensor], list[nn.Module]]] = {
     "excitation": (excited, []),
     "attention": (attended, []),
     "attention with layers in it": (same, [Attention()]),
+    "linear attention": (same, [LinearAttention()]),
     "group normalisation": (same, [nn.GroupNorm(4, 16), nn.InstanceNorm2d(16)]),
     "a second stride": (same, [nn.Conv2d(16, 16, 3, stride=2, padding=1), nn.Conv2d(16, 16, 3, padding=1)]),
     "a pool": (same, [nn.MaxPool2d(2, 2), nn.Conv2d(16, 16, 1)]),

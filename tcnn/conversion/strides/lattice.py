@@ -190,6 +190,8 @@ class _Run:
             raise _NotComparable(place)
         shape = maps[0].shape
         noise = drawn(shape, len(self.seen), name).to(output.dtype)
+        if (maps[0] >= 0).all():  # linear attention divides by a sum of what a ReLU has left
+            noise = noise.abs()
         if shape == output.shape:
             return noise
         how = grown(shape, output.shape, self.factors)
