@@ -80,7 +80,11 @@ def _last_run(steps: list[Step], module: str) -> int | None:
 
 
 def _resolution_stages(model: nn.Module, steps: list[Step]) -> list[Stage]:
-    """One stage per output resolution of the spatial convolutions, in running order; 1×1 maps are heads, not stages."""
+    """One stage per output resolution of the spatial convolutions, in running order; 1×1 maps are heads, not stages.
+
+    Each begins where the map first has its size, be it in a pool or in a shortcut, and the last ends behind the last of
+    its convolutions, or of the layers that bring a larger map to that size.
+    """
     image = input_shape(model)[0]
     spatial = [(i, s) for i, s in enumerate(steps) if is_spatial(s.module) and map_area(s.output_shape)]
     inner = [(i, s) for i, s in spatial if not reads_image(s, steps, image)] or spatial
@@ -91,24 +95,23 @@ def _resolution_stages(model: nn.Module, steps: list[Step]) -> list[Stage]:
         area = map_area(step.output_shape)
         if area <= smallest / 2 and step.output_shape is not None:
             label = "×".join(map(str, step.output_shape[-2:])) + " pixels"
-            start = _pool_before(steps, i, after=max((n for n, _ in spatial if n < i), default=-1))
+            behind = max((n + 1 for n, _ in spatial if n < i), default=0)
+            start = next((n for n in range(behind, i) if _reduces(steps[n], area)), i)
             if stages:
                 stages[-1] = Stage(stages[-1].label, stages[-1].start, start)
             stages.append(Stage(label, start, len(steps)))
             smallest = area
-    if stages:  # what follows the last inner convolution is the head
-        stages[-1] = Stage(stages[-1].label, stages[-1].start, inner[-1][0] + 1)
+    if stages:  # what follows the last inner convolution, and the shortcut beside it, is the head
+        end = inner[-1][0]
+        end = max((n for n in range(end, len(steps)) if _reduces(steps[n], int(smallest))), default=end)
+        stages[-1] = Stage(stages[-1].label, stages[-1].start, end + 1)
     return stages
 
 
-def _pool_before(steps: list[Step], first: int, after: int) -> int:
-    """Where a stage begins: at the pool, behind a step, that brought the map to the size of its first convolution."""
-    final = map_area(steps[first].output_shape)
-    for i in range(after + 1, first):
-        before, behind = map_area(steps[i].input_shape), map_area(steps[i].output_shape)
-        if not isinstance(steps[i].module, nn.Conv2d) and final <= behind <= before / 2:
-            return i
-    return first
+def _reduces(step: Step, final: int) -> bool:
+    """Whether a layer brings a map of twice the area, or more, to this one."""
+    before, behind = map_area(step.input_shape), map_area(step.output_shape)
+    return final <= behind <= before / 2 and behind < 2 * final
 
 
 def keep_reductions_right(model: nn.Module, before: list[Step], after: list[Step]) -> None:

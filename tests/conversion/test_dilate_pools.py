@@ -1,4 +1,4 @@
-"""Pools that lose their stride beside convolutions that do: their maps have one size, and the old pixels are exact."""
+"""Pools and shortcuts that lose their stride beside convolutions: maps have one size, and the old pixels are exact."""
 
 from pathlib import Path
 
@@ -88,6 +88,44 @@ def test_a_pool_by_itself_is_as_one_beside_an_unpadded_convolution(size: tuple[i
     _, report = tcnn.convert(source, stride="dilate", input_size=size)
     kept = report.model_dump(mode="json")
     assert not kept.pop("whole_windows") and ConversionReport.model_validate(kept) == report
+
+
+class Shortcut(nn.Module):
+    """A block whose shortcut has a 1×1 convolution, which runs before the 3×3 one or after it."""
+
+    def __init__(self, channels: int, first: bool) -> None:
+        super().__init__()
+        self.main, self.short = nn.Conv2d(channels, 4, 3, 2, 1), nn.Conv2d(channels, 4, 1, 2)
+        self.first = first
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = [layer(x) for layer in ((self.short, self.main) if self.first else (self.main, self.short))]
+        return (parts[0] + parts[1]).relu()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("first", [False, True], ids=["after", "before"])
+@pytest.mark.parametrize(("stage", "removed"), [(-1, "2"), (-2, "1")])
+def test_a_shortcut_is_in_the_stage_of_its_block_wherever_it_runs(stage: int, removed: str, first: bool) -> None:
+    torch.manual_seed(0)
+    source = nn.Sequential(Shortcut(3, first), Shortcut(4, first), Shortcut(4, first)).double()
+    model, report = tcnn.convert(source, stride="dilate", stage=stage, input_size=32)
+    assert set(report.strides_removed) == {f"{removed}.main", f"{removed}.short"}
+    assert [layer.name for layer in report.layers] == [f"{removed}.main"]
+    x = image((32, 32), double=True)
+    assert relative_error(source(x), model(x)[..., ::2, ::2]) <= 1e-12
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("stage", "removed"), [(-1, "2"), (-2, "1")])
+def test_a_1x1_convolution_with_a_stride_begins_a_stage(stage: int, removed: str) -> None:
+    torch.manual_seed(0)
+    narrow, last = nn.Conv2d(4, 4, 1, 2), nn.Conv2d(4, 4, 3, 1, 1)
+    source = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), padded(), narrow, nn.ReLU(), last).double()
+    model, report = tcnn.convert(source, stride="dilate", stage=stage, input_size=32)
+    assert report.strides_removed == (removed,) and report.dilated["4"] == (2, 2)
+    x = image((32, 32), double=True)
+    assert relative_error(source(x), model(x)[..., ::2, ::2]) <= 1e-12
 
 
 def test_branches_that_do_not_fit_are_named_with_their_shapes() -> None:
