@@ -13,11 +13,10 @@ import torch
 from torch import nn
 
 from tcnn.config import ConversionConfig
-from tcnn.conversion.selection import stages_of
+from tcnn.conversion.selection import refused, stages_of
 from tcnn.conversion.stages import is_spatial
 from tcnn.conversion.surgery import convert
 from tcnn.errors import NothingToConvertError, RequestError
-from tcnn.layers.filters import refusal
 from tcnn.models.trace import flops, input_shape, parameter_count, trace
 from tcnn.zoo.catalogue import PATH, Entry, folded
 from tcnn.zoo.sources import without_data
@@ -59,8 +58,7 @@ def describe(name: str) -> Entry:
 def choices(model: nn.Module) -> dict[str, object]:
     """The stages of a model, the convolutions that a target may name, and the most channels that one of these reads."""
     steps = trace(model)
-    ran = {step.name: step.module for step in steps}
-    spatial = {name: module for name, module in ran.items() if is_spatial(module) and not refusal(module)}
+    spatial = {step.name: step.module for step in steps if is_spatial(step.module) and not refused(step)}
     return {
         "stages": tuple(stages_of(model, steps)),
         "convolutions": folded([name for name, _ in model.named_modules() if name in spatial]),

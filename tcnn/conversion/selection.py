@@ -55,6 +55,12 @@ def stages_of(model: nn.Module, steps: list[Step]) -> list[tuple[str, int]]:
     return [(one.label, len(_stage_convolutions(model, steps, one, last=one is stages[-1])[0])) for one in stages]
 
 
+def refused(step: Step) -> str | None:
+    """The reason why a layer cannot be converted, or None: the layer itself, or what the model does to it."""
+    written = "a forward pass sets its weight (weight.data = …), which a replacement would lose: set it once, before"
+    return refusal(step.module) or (written if step.rewritten else None)
+
+
 def _separable(model: nn.Module, selection: Selection) -> Selection:
     """The selection without convolutions whose filter is shared with a layer that stays."""
     reasons = inseparable(model, selection.names)
@@ -111,7 +117,7 @@ def _stage_convolutions(
         # An anti-aliased ResNet convolves at the old resolution and pools afterwards: still this stage's first layer.
         before_pool = stage.start > 0 and i < pool and h <= 2 * height + 1 and w <= 2 * width + 1
         if at_final or before_pool:
-            reason = refusal(step.module)
+            reason = refused(step)
             if reason:
                 skipped[step.name] = reason
             else:
@@ -133,7 +139,7 @@ def _first_pool(steps: list[Step], stage: Stage, final: int) -> int:
 
 def _by_target(model: nn.Module, steps: list[Step], target: str, span: range) -> Selection:
     """The k×k convolutions whose whole dotted name matches the regular expression."""
-    ran = {step.name for step in steps}
+    ran = {step.name: step for step in steps}
     names, skipped, candidates = [], [], []
     for name, module in model.named_modules():
         if not _is_convolution(module):
@@ -147,6 +153,8 @@ def _by_target(model: nn.Module, steps: list[Step], target: str, span: range) ->
             skipped.append((name, reason))
         elif name not in ran:
             skipped.append((name, "it does not run in a forward pass"))
+        elif reason := refused(ran[name]):
+            skipped.append((name, reason))
         else:
             names.append(name)
     if names:

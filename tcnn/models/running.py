@@ -184,6 +184,14 @@ def failure(model: nn.Module, shape: Sequence[int], error: Exception, advice: st
     )
 
 
+def size_advice(error: Exception, channels: int) -> str:
+    """What to do where a model does not run on an image of so many channels, of which a convolution may speak."""
+    wanted = re.search(rf"to have (\d+) channels, but got {channels} channels instead", str(error))
+    if wanted is not None:
+        return f"if it is for images of {wanted[1]} channels, set model.in_chans = {wanted[1]}"
+    return "choose another input size"
+
+
 class NotInFloat64(RequestError):
     """A model does not run in float64: its forward pass makes numbers of another precision, as `.float()` does."""
 

@@ -5,9 +5,8 @@ even for the largest models. A model that cannot run there (it reads values, or 
 parameters nor buffers) is traced on its own device."""
 
 import itertools
-import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -22,7 +21,7 @@ from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.base import AttentionLayer
 from tcnn.models.checks import refuse_scripted, refuse_without_shapes, unwrapped
 from tcnn.models.copying import copied, memo_of
-from tcnn.models.running import failure, first_of, weights_dtype
+from tcnn.models.running import failure, first_of, size_advice, weights_dtype
 from tcnn.models.state import same_start
 
 
@@ -33,6 +32,8 @@ class Step(NamedTuple):
     module: nn.Module
     input_shape: tuple[int, ...] | None
     output_shape: tuple[int, ...] | None
+    rewritten: bool = False
+    """Whether the model's forward pass has put another tensor in the place of the layer's weight."""
 
 
 class Span(NamedTuple):
@@ -203,15 +204,7 @@ def _forward_in_place(model: nn.Module, shape: tuple[int, ...], look: Callable[[
         with evaluating(model), same_start(model):
             return look(model, torch.zeros(shape, device=reference.device, dtype=reference.dtype))
     except Exception as error:
-        raise failure(model, shape[1:], error, _advice(error, shape[1])) from error
-
-
-def _advice(error: Exception, channels: int) -> str:
-    """What to do where a model does not run on an image of so many channels, of which a convolution may speak."""
-    wanted = re.search(rf"to have (\d+) channels, but got {channels} channels instead", str(error))
-    if wanted is not None:
-        return f"if it is for images of {wanted[1]} channels, set model.in_chans = {wanted[1]}"
-    return "choose another input size"
+        raise failure(model, shape[1:], error, size_advice(error, shape[1])) from error
 
 
 @torch.no_grad()
@@ -225,15 +218,11 @@ def _spans(model: nn.Module, image: Tensor) -> dict[str, Span]:
     def end(name: str) -> None:
         found[name] = found[name]._replace(end=next(clock))
 
-    handles = []
-    for name, module in model.named_modules():
-        handles.append(module.register_forward_pre_hook(lambda m, args, name=name: call(name)))
-        handles.append(module.register_forward_hook(lambda m, args, out, name=name: end(name)))
-    try:
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hooks.enter_context(module.register_forward_pre_hook(lambda m, args, name=name: call(name)))
+            hooks.enter_context(module.register_forward_hook(lambda m, args, out, name=name: end(name)))
         model(image)
-    finally:
-        for handle in handles:
-            handle.remove()
     return found
 
 
@@ -244,20 +233,24 @@ def _run(model: nn.Module, image: Tensor) -> list[Step]:
     def record(name: str, module: nn.Module, given: object, output: object) -> None:
         steps.append(Step(name, module, _shape(given), _shape(output)))
 
-    handles = []
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Conv2d) or next(module.children(), None) is None:
-            handles.append(
-                module.register_forward_hook(
-                    lambda m, args, named, out, name=name: record(name, m, first_of(args, named), out), with_kwargs=True
+    before = {name: _storage(module) for name, module in model.named_modules()}
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if isinstance(module, nn.Conv2d) or next(module.children(), None) is None:
+                hooks.enter_context(
+                    module.register_forward_hook(
+                        lambda m, args, named, out, name=name: record(name, m, first_of(args, named), out),
+                        with_kwargs=True,
+                    )
                 )
-            )
-    try:
         model(image)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return steps
+    return [step._replace(rewritten=_storage(step.module) is not before.get(step.name)) for step in steps]
+
+
+def _storage(layer: nn.Module) -> torch.UntypedStorage | None:
+    """Where the numbers of a convolution's weight lie, which is another place once `weight.data` is set."""
+    weight = layer._parameters.get("weight") if isinstance(layer, nn.Conv2d) else None
+    return None if weight is None or is_lazy(weight) else weight.untyped_storage()
 
 
 @contextmanager

@@ -5,9 +5,10 @@ from collections.abc import Callable
 import pytest
 import timm
 import torch
-from nets import LAST_STAGE, PlainNet, choose, choose_timm, spatial_convolutions, traced
+from nets import LAST_STAGE, PlainNet, choose, choose_timm, image, relative_error, spatial_convolutions, traced
 from torch import Tensor, nn
 
+import tcnn
 from tcnn.config import ConversionConfig
 from tcnn.conversion.selection import select
 from tcnn.errors import NothingToConvertError, RequestError
@@ -218,3 +219,46 @@ class TestNothing:
         with pytest.raises(NothingToConvertError, match=r"layer4\.0\.conv1: it has forward hooks") as caught:
             choose(model, (64, 64))
         assert "--stage 3" in str(caught.value)
+
+
+class Merged(nn.Module):
+    """Two branches that every forward pass in evaluation merges into a third convolution, by one of several ways."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.wide, self.point, self.merged = nn.Conv2d(4, 4, 3, 1, 1), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 3, 1, 1)
+        self.way = way
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            return self.wide(x) + self.point(x)  # type: ignore[no-any-return]
+        weight = self.wide.weight.data + nn.functional.pad(self.point.weight.data, (1, 1, 1, 1))
+        if self.way == "set":
+            self.merged.weight.data = weight
+        elif self.way == "replaced":
+            self.merged.weight = nn.Parameter(weight)
+        else:
+            self.merged.weight.data.copy_(weight)
+        self.merged.bias.data = self.wide.bias.data + self.point.bias.data  # type: ignore[union-attr]
+        return self.merged(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("target", [None, ".*merged"])
+@pytest.mark.parametrize("way", ["set", "replaced"])
+def test_a_convolution_whose_weight_a_forward_pass_sets_is_skipped(way: str, target: str | None) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.Conv2d(4, 4, 3, 1, 1), Merged(way)).eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(NothingToConvertError, match=r"2\.merged: a forward pass sets its weight \(weight\.data = …\)"):
+        choose(nn.Sequential(model[0], nn.Identity(), model[2]) if target is None else model, (8, 8), target=target)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    if target is None:
+        selection = choose(model, (8, 8))
+        assert selection.names == ("1",) and [name for name, _ in selection.skipped] == ["2.merged"]
+
+
+def test_one_that_is_written_in_place_is_converted_and_written_likewise() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), Merged("copied")).eval()
+    converted, report = tcnn.convert(model, input_size=8)
+    assert [layer.name for layer in report.layers] == ["1.merged"]
+    assert relative_error(model(image((8, 8))), converted.eval()(image((8, 8)))) <= 1e-5

@@ -120,7 +120,7 @@ def _gains(steps: list[Step], larger: list[Step]) -> dict[str, list[Pair]]:
 def _grows_again(steps: list[Step], larger: list[Step]) -> Place | None:
     """The first layer whose output grows faster with the image than its input: what cannot be dilated, by shapes."""
     for step, twin in zip(steps, larger, strict=True):
-        given, made = (_gain(*shapes) for shapes in zip(step[2:], twin[2:], strict=True))
+        given, made = _gain(step.input_shape, twin.input_shape), _gain(step.output_shape, twin.output_shape)
         if all(given) and any(b > a for a, b in zip(given, made, strict=True)):
             return Place(step.name, input=False)
     return None
