@@ -58,7 +58,7 @@ def is_transformed() -> bool:
     """Whether a compiler, a tracer (`make_fx`, too) or a function transform is active."""
     return bool(
         torch.compiler.is_compiling()
-        or torch.jit.is_tracing()  # type: ignore[attr-defined]
+        or is_jit_tracing()
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
         or torch._C._get_dispatch_mode(_Mode.PROXY)
@@ -78,6 +78,11 @@ def untraced() -> Iterator[None]:
         torch._C._set_tracing_state(state)  # type: ignore[attr-defined]
 
 
+def is_jit_tracing() -> bool:
+    """Whether `torch.jit.trace` traces, whose programs others convert: OpenVINO misreads or lacks rarer operators."""
+    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined]
+
+
 def is_exporting() -> bool:
     """Whether `torch.export` traces; `torch.compiler.is_exporting` says so of `torch.compile` too in torch 2.11."""
     return bool(torch.compiler._is_exporting_flag)
@@ -85,7 +90,7 @@ def is_exporting() -> bool:
 
 def holds_for_all(condition: bool) -> bool:
     """Whether a condition on sizes holds for every size that a compiler, tracer or exporter leaves open."""
-    if is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined]
+    if is_exporting() or is_jit_tracing():
         return False
     if not is_transformed():
         return condition

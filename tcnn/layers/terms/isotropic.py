@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tcnn.layers.terms import positions
-from tcnn.layers.terms.execution import at_least_float32
+from tcnn.layers.terms.execution import at_least_float32, is_jit_tracing
 from tcnn.layers.terms.positions import Factors, Geometry
 
 SOFTPLUS_BETA = 5
@@ -73,7 +73,10 @@ class Isotropic:
 
 def strength_of(raw: Tensor) -> Tensor:
     """Softplus of a raw parameter, at least float32: (1/β)·log(1 + exp(β·raw)), β = 5."""
-    return F.softplus(at_least_float32(raw), beta=SOFTPLUS_BETA)
+    raw = at_least_float32(raw)
+    if is_jit_tracing():  # the same, with gradients that differ in the last bits
+        return F.softplus(SOFTPLUS_BETA * raw) / SOFTPLUS_BETA
+    return F.softplus(raw, beta=SOFTPLUS_BETA)
 
 
 def of_convolution(geometry: Geometry) -> Isotropic:

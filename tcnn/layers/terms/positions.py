@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tcnn.layers.terms.execution import is_exporting, is_transformed
+from tcnn.layers.terms.execution import is_exporting, is_jit_tracing, is_transformed
 
 Pair = tuple[int, int]
 Quad = tuple[int, int, int, int]
@@ -176,7 +176,10 @@ def without_traces(weights: Tensor) -> Tensor:
 
     Products of such weights are subnormal numbers, which processors multiply up to a hundred times more slowly.
     """
-    return F.threshold(weights, 2 * torch.finfo(weights.dtype).tiny ** 0.5, 0.0)
+    least = 2 * torch.finfo(weights.dtype).tiny ** 0.5
+    if is_jit_tracing():  # the same, but slower
+        return weights.masked_fill(weights <= least, 0.0)
+    return F.threshold(weights, least, 0.0)
 
 
 def positional_attention(

@@ -2,8 +2,10 @@
 
 The backends that run the captured graph as it is ("eager", and "aot_eager" for the gradients) are enough: what a C++ or
 Triton compiler makes of the graph afterwards is not the layer's doing, and would take longer than all other tests.
+What `torch.jit.trace` makes consists of operators that converters of its programs know.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,6 +14,7 @@ from torch import Tensor
 from torch._dynamo.exc import UserError
 from torch.export import Dim, export
 
+import tcnn
 from tcnn.layers import GPSA2d
 
 RelativeError = Callable[[Tensor, Tensor], float]
@@ -142,3 +145,35 @@ def test_where_named_sizes_are_refused_free_ones_are_not(
     for shape in ((2, 4, 9, 8), (3, 4, 16, 11)):
         x = torch.randn(shape)
         assert relative_error(program(x), layer(x)) < SAME_GRAPH
+
+
+@pytest.mark.parametrize("options", [{}, {"position": "relative"}], ids=str)
+@torch.no_grad()
+def test_traced_programs_are_of_operators_that_converters_know(
+    options: dict[str, object], relative_error: RelativeError
+) -> None:
+    """OpenVINO has no rule for `threshold`, and reads `softplus` without its β."""
+    layer, x = make_layer(**options).eval(), torch.randn(2, 4, 8, 40)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.jit.trace(layer, x)
+    nodes = list(program.inlined_graph.nodes())
+    assert "aten::threshold" not in {node.kind() for node in nodes}
+    assert all(list(node.inputs())[1].toIValue() == 1 for node in nodes if node.kind() == "aten::softplus")
+    assert relative_error(program(x), layer(x)) < SAME_GRAPH
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"content": "window:4"}, {"content_heads": 2}, {"position": "quadratic"}, {"position": "relative-content"}],
+    ids=str,
+)
+@torch.no_grad()
+def test_openvino_converts_layers(options: dict[str, object], relative_error: RelativeError) -> None:
+    openvino = pytest.importorskip("openvino")
+    layer, x = make_layer(**options).eval(), torch.randn(2, 4, 9, 7)
+    for one in (layer, tcnn.fuse(layer)):
+        converted = openvino.convert_model(one, example_input=x)
+        run = openvino.compile_model(converted, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        assert relative_error(torch.from_numpy(run(x.numpy())[0].copy()), layer(x)) < SAME_GRAPH
