@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tcnn.layers.backends.chunks import Chunk
 from tcnn.layers.backends.dense import Heads
-from tcnn.layers.terms.execution import at_least_float32
+from tcnn.layers.terms.execution import at_least_float32, is_observed
 from tcnn.layers.terms.products import batched
 from tcnn.layers.triton import attention as triton_attention
 
@@ -57,6 +57,7 @@ def content_attention(heads: Heads, chunk: Chunk, cast: Callable[[Tensor], Tenso
     """
     logits = cast(batched(chunk.query, chunk.key.transpose(1, 2)))
     if heads.sinks is not None:
+        logits = logits.clone() if is_observed() else logits
         logits[..., heads.pixels :].fill_(sink_logit(heads))
     return torch.softmax(logits, dim=-1).unflatten(0, (-1, heads.gate.shape[0]))
 

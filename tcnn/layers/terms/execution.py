@@ -15,7 +15,7 @@ from torch._C import _TorchDispatchModeKey as _Mode
 from torch._ops import _get_dispatch_mode_pre_dispatch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, is_in_torch_dispatch_mode
 
 _as_real: ContextVar[bool] = ContextVar("fake tensors as real ones", default=False)
 
@@ -64,6 +64,14 @@ def is_transformed() -> bool:
         or torch._C._get_dispatch_mode(_Mode.PROXY)
         or _get_dispatch_mode_pre_dispatch(_Mode.PROXY)
     )
+
+
+def is_observed() -> bool:
+    """Whether a mode sees every operator, and may keep what it returns, as selective checkpointing does.
+
+    Then nothing may be written into an operator's result. In `fake_as_real` nothing is observed of real tensors.
+    """
+    return is_in_torch_dispatch_mode() and not _as_real.get()
 
 
 @contextmanager

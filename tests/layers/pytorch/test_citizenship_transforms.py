@@ -5,6 +5,7 @@ Graphs for all sizes are also asked for in test_gpsa_compile.py and test_scope_l
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import pytest
@@ -13,6 +14,7 @@ from layer_forms import FORMS, REORDERED, Form, every_form, every_trained_form, 
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, grad, jvp, vmap
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from tcnn.layers import GPSA2d
 
@@ -120,6 +122,20 @@ def test_second_derivatives(form: Form) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert torch.autograd.gradgradcheck(module, image(3, 2, batch=1).requires_grad_(), fast_mode=True)
+
+
+@every_trained_form
+def test_selective_checkpoints(form: Form) -> None:
+    """Results of products are kept as they were returned, and nothing is written into them."""
+    aten = torch.ops.aten
+    products = [aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default, aten.convolution.default]
+    contexts = partial(create_selective_checkpoint_contexts, products)
+    module, x = form(), image()
+    module(x).square().sum().backward()
+    expected = {name: p.grad for name, p in module.named_parameters()}
+    module.zero_grad()
+    checkpoint(module, x, use_reentrant=False, context_fn=contexts).square().sum().backward()
+    torch.testing.assert_close({name: p.grad for name, p in module.named_parameters()}, expected)
 
 
 @every_form
