@@ -3,7 +3,10 @@
 Shapes: B batch, C channels, G groups, K heads, d head width, h×w map.
 """
 
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self, cast
 
 import torch
@@ -20,7 +23,7 @@ from tcnn.layers.terms import kinds, positions
 from tcnn.layers.terms.execution import is_eager
 from tcnn.layers.terms.parameters import Parameters, fold_value, is_identity
 from tcnn.layers.terms.positions import Factors, Pair
-from tcnn.layers.terms.products import Matrix, Packed, pack
+from tcnn.layers.terms.products import Packed, pack
 from tcnn.layers.terms.scopes import GLOBAL
 
 MAX_CACHED_ELEMENTS = 2**22
@@ -31,6 +34,25 @@ MATRICES = ("query_key", "query", "key", "proj")
 GATING = ("gating_param", "gate_temperature", "position_temperature")
 
 
+@dataclass(frozen=True)
+class _Derived:
+    """What is computed of the layer's tensors and kept while they are the same."""
+
+    sources: tuple[tuple[weakref.ref[Tensor], int], ...] = ()
+    """The tensors, and how often each had been written."""
+    packed: dict[str, Packed] = field(default_factory=dict)
+    """Matrices in the processor's layout, by name."""
+    positional: dict[tuple[Pair, torch.device], tuple[Factors, Tensor | None]] = field(default_factory=dict)
+    """By map size; replaced and never written, for another thread may be reading it."""
+
+    def is_of(self, tensors: list[Tensor]) -> bool:
+        """Whether it was computed of these tensors, as they are now."""
+        return len(tensors) == len(self.sources) and all(
+            source() is tensor and version == tensor._version
+            for tensor, (source, version) in zip(tensors, self.sources, strict=True)
+        )
+
+
 class FusedGPSA2d(ConvolutionShaped):
     """`GPSA2d` or `FoldedGPSA2d` fused for inference, like a timm layer after `fuse()`.
 
@@ -38,12 +60,16 @@ class FusedGPSA2d(ConvolutionShaped):
     identity), W_qry and W_key are one matrix where queries and keys are the same pixels, matrices are in the
     processor's blocked layout (oneDNN), and the positional attention of the last few map sizes is cached.
 
-    It has no parameters. Its tensors are in the state dict (``kernel``, ``proj``, ``query_key`` …) and nowhere else, so
-    cached values cannot differ from them. `.train()` raises `RequestError`; gradients of the input are supported.
+    It has no parameters. Its tensors (``kernel``, ``proj``, ``query_key`` …) are buffers, which may be loaded, written,
+    moved, averaged or substituted (`torch.func`) like any others: what is derived of them is derived anew when one has
+    changed, and is not kept at all where that could not be seen. `.train()` raises `RequestError`; gradients of the
+    input are supported.
 
     Args:
-        packed: whether matrices may be stored in the processor's layout, which is never written to files.
+        packed: whether matrices may be kept in the processor's layout beside, which is never written to files.
     """
+
+    proj: Tensor
 
     def __init__(self, layer: AttentionLayer, packed: bool = True) -> None:
         super().__init__()
@@ -56,10 +82,10 @@ class FusedGPSA2d(ConvolutionShaped):
         self._keeps_filter = isinstance(layer, FoldedGPSA2d) or layer.value is None or is_identity(layer.value)
         with torch.inference_mode(False), torch.no_grad():  # gradients of the input may be asked for later
             self.heads, tensors = _prepare(layer)
-            self._tensors: dict[str, Matrix] = {
-                name: self._packed_copy(name, tensor) for name, tensor in tensors.items() if tensor is not None
-            }
-        self._positional_cache: dict[tuple[Pair, torch.device], tuple[Factors, Tensor | None]] = {}
+            for name, tensor in tensors.items():
+                if tensor is not None or name == "bias":  # which models read from their convolutions
+                    self.register_buffer(name, None if tensor is None else tensor.detach().clone())
+        self._derived = _Derived()
         super().train(False)
 
     @property
@@ -68,13 +94,10 @@ class FusedGPSA2d(ConvolutionShaped):
 
         Its values are NaN, which take no memory, where they were lost in the product of W_out and W_val.
         """
-        kernel, proj = self._tensor("kernel"), self._tensors.get("proj")
+        kernel = self._tensor("kernel")
         if kernel is not None and self._keeps_filter:
             return kernel
-        like = next(
-            (one for one in (kernel, proj) if isinstance(one, Tensor)),
-            torch.empty((), dtype=torch.float32, device="cpu"),
-        )
+        like = self.proj if kernel is None else kernel
         shape = self.out_channels, self.in_channels // self.groups, *self.kernel_size
         return torch.full((), torch.nan, dtype=like.dtype, device=like.device).expand(shape)
 
@@ -82,10 +105,15 @@ class FusedGPSA2d(ConvolutionShaped):
         given: object = input
         if isinstance(given, Proxy):
             return cast("Tensor", self._traced(given))
-        parameters = self.attention_parameters() if "proj" in self._tensors else None
+        parameters, positional = None, None
+        if "proj" in self._buffers:
+            derived = self._up_to_date(input)
+            parameters = self.attention_parameters(derived)
+            if derived is not None and not input.is_meta and self.position != "relative-content":
+                positional = partial(self.positional, derived=derived)
         return convolution_and_attention(
             input, self.geometry, self.scope, self._tensor("kernel"), self._tensor("value"), self._tensor("bias"),
-            self.groups, parameters, self.positional,
+            self.groups, parameters, positional,
         )  # fmt: skip
 
     @property
@@ -108,24 +136,18 @@ class FusedGPSA2d(ConvolutionShaped):
             raise RequestError(f"{type(self).__name__}: fused for inference; train the model that was fused")
         return super().train(False)
 
-    def positional(self, x: Tensor) -> tuple[Factors, Tensor | None]:
+    def positional(self, x: Tensor, derived: _Derived) -> tuple[Factors, Tensor | None]:
         """Positional factors for maps of x's size, from the cache, and `dense.gated_positional` if that is small."""
         size = x.shape[-2], x.shape[-1]
-        if not is_eager(x) or x.is_meta or self.position == "relative-content":
-            return self._positional(size, x), None
-        found = self._positional_cache.get((size, x.device))
+        found = derived.positional.get((size, x.device))
         if found is None:
             with torch.inference_mode(False), torch.no_grad():  # what is kept may be asked for gradients of the input
-                factors = self._positional(size)
+                padded = positions.padded_size(size, self.geometry)
+                factors = functional.positional_factors(self.attention_parameters(derived), padded, self.geometry)
                 found = factors, self._gated_positional(factors, size)
-            # A dict in the place of the old one, which another thread may be reading.
-            kept = [*self._positional_cache.items()][1 - MAX_CACHED_SIZES :]
-            self._positional_cache = {**dict(kept), (size, x.device): found}
+            kept = [*derived.positional.items()][1 - MAX_CACHED_SIZES :]
+            self._derived = replace(derived, positional={**dict(kept), (size, x.device): found})
         return found
-
-    def _positional(self, size: Pair, x: Tensor | None = None) -> Factors:
-        padded = positions.padded_size(size, self.geometry)
-        return functional.positional_factors(self.attention_parameters(), padded, self.geometry, x)
 
     def _gated_positional(self, factors: Factors, size: Pair) -> Tensor | None:
         """`dense.gated_positional`, if content attention is global and the result is small enough to cache."""
@@ -134,58 +156,55 @@ class FusedGPSA2d(ConvolutionShaped):
         if elements > MAX_CACHED_ELEMENTS or not self.scope.covers(positions.padded_size(size, self.geometry), size):
             return None
         sinks = 0 if positions.zero_padded(self.geometry) else None  # their number has no influence here
-        heads = dense.Heads(rows, rows, rows, rows, columns, self.attention_parameters().gate, sinks)
+        heads = dense.Heads(rows, rows, rows, rows, columns, self.attention_parameters(None).gate, sinks)
         return dense.gated_positional(heads).contiguous()
 
-    def attention_parameters(self) -> Parameters:
+    def attention_parameters(self, derived: _Derived | None) -> Parameters:
         """The tensors of the attention as `Parameters`; if there is a convolution, the bias is the convolution's."""
-        bias = None if "kernel" in self._tensors else self._tensor("bias")
+        packed = {} if derived is None else derived.packed
+        query, key, both = (packed.get(name) or self._tensor(name) for name in ("query", "key", "query_key"))
+        bias = None if "kernel" in self._buffers else self._tensor("bias")
         gate, of_gates, of_positions = (self._tensor(name) for name in GATING)
         position = kinds.position_of(self.position, [self._tensor(name) for name in kinds.NAMES[self.position]])
         return Parameters(
-            self._tensors.get("query"), self._tensors.get("key"), self._tensor("value"), self._tensors["proj"], bias,
-            gate, position, of_gates, of_positions, self.heads, self.groups, self._tensors.get("query_key"),
+            query, key, self._tensor("value"), packed.get("proj") or self.proj, bias, gate, position, of_gates,
+            of_positions, self.heads, self.groups, both,
         )  # fmt: skip
 
-    def _packed_copy(self, name: str, tensor: Tensor) -> Matrix:
-        """A copy of a tensor; matrices are packed into the processor's layout, except a grouped projection."""
-        is_matrix = self._packed and name in MATRICES and (name != "proj" or self.groups == 1)
-        packed = pack(tensor) if is_matrix else tensor
-        return packed if isinstance(packed, Packed) else tensor.clone()
+    def _up_to_date(self, x: Tensor) -> _Derived | None:
+        """What is derived of the tensors as they are now; None where it cannot be kept.
+
+        That is where a tracer or a transform is active, gradients of the tensors are asked for, or writing them leaves
+        no trace (inference tensors).
+        """
+        tensors = [tensor for tensor in self._buffers.values() if tensor is not None]
+        if not is_eager(x, *tensors) or any(one.requires_grad or one.is_inference() for one in tensors):
+            return None
+        derived = self._derived
+        if not derived.is_of(tensors):
+            sources = tuple((weakref.ref(tensor), tensor._version) for tensor in tensors)
+            with torch.inference_mode(False), torch.no_grad():
+                derived = self._derived = _Derived(sources, self._pack())
+        return derived
+
+    def _pack(self) -> dict[str, Packed]:
+        """The matrices that the processor has a layout for, except a grouped projection."""
+        names = [name for name in MATRICES if self._packed and (name != "proj" or self.groups == 1)]
+        made = {name: pack(tensor) for name in names if (tensor := self._tensor(name)) is not None}
+        return {name: matrix for name, matrix in made.items() if isinstance(matrix, Packed)}
 
     def _tensor(self, name: str) -> Tensor | None:
-        found = self._tensors.get(name)
-        return found.plain() if isinstance(found, Packed) else found
+        return self._buffers.get(name)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move or cast the tensors, as `nn.Module._apply` does, and pack them again."""
-        self._tensors = {name: self._packed_copy(name, fn(_unpacked(matrix))) for name, matrix in self._tensors.items()}
-        self._positional_cache = {}
-        return super()._apply(fn, recurse)
+        with torch.inference_mode(False):  # of inference tensors nothing could be kept
+            return super()._apply(fn, recurse)
 
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination.update({prefix + name: _unpacked(matrix) for name, matrix in self._tensors.items()})
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], strict: bool,
-        missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
-    ) -> None:  # fmt: skip
-        for name, matrix in self._tensors.items():
-            given = state_dict.get(prefix + name)
-            if given is None:
-                missing_keys.append(prefix + name)
-            elif given.shape != matrix.shape:
-                error_msgs.append(f"{prefix}{name}: expected {tuple(matrix.shape)}, found {tuple(given.shape)}")
-            else:
-                was = _unpacked(matrix)
-                self._tensors[name] = self._packed_copy(name, given.detach().to(was.device, was.dtype, copy=True))
-        self._positional_cache = {}
-        own = {prefix + name for name in self._tensors}
-        unexpected_keys += [k for k in state_dict if k.startswith(prefix) and k not in own]
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_derived": _Derived()}  # of a copy's own tensors
 
     def extra_repr(self) -> str:
-        function = f"heads={self.heads}" if "proj" in self._tensors else "convolution"
+        function = f"heads={self.heads}" if "proj" in self._buffers else "convolution"
         return self._describe(function, "for inference only")
 
 
@@ -213,7 +232,3 @@ def _prepare(layer: AttentionLayer) -> tuple[int, dict[str, Tensor | None]]:
         **{name: getattr(parameters, name) for name in GATING},
         **kinds.parameters_of(layer.position, parameters.position),
     }
-
-
-def _unpacked(matrix: Matrix) -> Tensor:
-    return matrix.plain() if isinstance(matrix, Packed) else matrix

@@ -1,6 +1,7 @@
 """Layers prepared for inference: the same function, told apart from those that can be trained."""
 
 import copy
+import dataclasses
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,9 @@ import torch
 from layer_forms import FORMS, REORDERED, image, layer
 from operations import Operations
 from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.optim.swa_utils import AveragedModel
 
 import tcnn
 from tcnn.errors import RequestError
@@ -131,6 +134,75 @@ def test_a_model_that_is_fused_already_is_exported(relative_error: RelativeError
     assert relative_error(torch.export.load(tmp_path / "a.pt2").module()(x), model.eval()(x)) < 1e-5
 
 
+def ensemble(dtype: torch.dtype) -> list[nn.Module]:
+    """Fused layers of other positions, matrices and gates, all of which have cached what they need."""
+    members: list[nn.Module] = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        made = GPSA2d(4, 6, 3, padding=1, temperature=0.3 + 0.2 * seed).to(dtype)
+        with torch.no_grad():
+            for parameter in made.parameters():
+                parameter.add_(0.3 * torch.randn_like(parameter))
+        members.append(tcnn.fuse(made))
+        members[-1](image().to(dtype))
+    return members
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_fused_models_are_ensembled_by_functions(dtype: torch.dtype, relative_error: RelativeError) -> None:
+    members, x = ensemble(dtype), image().to(dtype)
+    expected = [member(x) for member in members]
+    parameters, buffers = stack_module_state(members)
+    together = vmap(lambda p, b: functional_call(members[0], (p, b), (x,)))(parameters, buffers)
+    substituted = functional_call(members[0], members[1].state_dict(), (x,))
+    for found, wanted in zip(
+        (*together, substituted, members[0](x)), (*expected, expected[1], expected[0]), strict=True
+    ):
+        assert relative_error(found, wanted) < 1e-6
+
+
+def averaged(one: nn.Module, other: nn.Module) -> None:
+    mean = AveragedModel(one, use_buffers=True)
+    mean.update_parameters(other)
+    one.load_state_dict(mean.module.state_dict())
+
+
+def substituted_for_good(one: nn.Module, other: nn.Module) -> None:
+    for name, buffer in other.named_buffers():
+        setattr(one, name, buffer.clone())
+
+
+CHANGES: dict[str, Callable[[nn.Module, nn.Module], object]] = {
+    "loaded": lambda one, other: one.load_state_dict(other.state_dict()),
+    "assigned": lambda one, other: one.load_state_dict(copy.deepcopy(other.state_dict()), assign=True),
+    "written": lambda one, other: [mine.copy_(its) for mine, its in zip(one.buffers(), other.buffers(), strict=True)],
+    "one of them": lambda one, other: one.gate_temperature.mul_(2),  # type: ignore[union-attr, operator]
+    "averaged": averaged,
+    "set": substituted_for_good,
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_cached_is_of_the_tensors_as_they_are(change: str, relative_error: RelativeError) -> None:
+    one, other, _ = ensemble(torch.float32)
+    before = one(image().float())
+    CHANGES[change](one, other)
+    fresh = copy.deepcopy(one)  # which copies nothing that was derived
+    assert relative_error(one(image().float()), fresh(image().float())) < 1e-6
+    assert relative_error(one(image().float()), before) > 1e-3
+
+
+def test_gradients_of_tensors_that_are_substituted(relative_error: RelativeError) -> None:
+    """What is cached has no gradients."""
+    one, _, _ = ensemble(torch.float64)
+    tau = one.position_temperature.clone().requires_grad_()  # type: ignore[union-attr, operator]
+    values = [functional_call(one, {"position_temperature": t}, (image(),)).sum() for t in (tau + 1e-6, tau - 1e-6)]
+    found = torch.autograd.grad(functional_call(one, {"position_temperature": tau}, (image(),)).sum(), tau)[0]
+    assert relative_error(found, (values[0] - values[1]).detach() / 2e-6) < 1e-6
+
+
 @torch.no_grad()
 def test_another_thread_may_forget_the_same_map_size_meanwhile() -> None:
     """What a thread does between another's choice of the oldest size and its removal is done here in that place."""
@@ -139,12 +211,13 @@ def test_another_thread_may_forget_the_same_map_size_meanwhile() -> None:
     class Cache(dict[object, object]):
         def pop(self, *given: object) -> object:
             if threads:
-                layer.positional(torch.zeros(1, 4, threads.pop(), 3))
+                layer(torch.zeros(1, 4, threads.pop(), 3))
             return super().pop(*given)  # type: ignore[call-overload]
 
-    layer._positional_cache = Cache()  # type: ignore[assignment]
+    layer(torch.zeros(1, 4, 3, 3))
+    layer._derived = dataclasses.replace(layer._derived, positional=Cache())  # type: ignore[arg-type]
     for height in range(3, 9):
-        layer.positional(torch.zeros(1, 4, height, 3))
+        layer(torch.zeros(1, 4, height, 3))
 
 
 @pytest.mark.parametrize(

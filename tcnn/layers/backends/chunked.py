@@ -73,7 +73,7 @@ def _projection_for(heads: Heads, parameters: Parameters) -> tuple[Matrix, Tenso
     """W_out and bias in the dtype of the values, as under autocast; a packed matrix stays packed in float32."""
     proj, bias, dtype = parameters.proj, parameters.bias, heads.value.dtype
     if isinstance(proj, Tensor) or dtype != torch.float32:
-        proj = (proj if isinstance(proj, Tensor) else proj.plain()).to(dtype)
+        proj = (proj if isinstance(proj, Tensor) else proj.weight).to(dtype)
         bias = None if bias is None else bias.to(dtype)
     return proj, bias
 

@@ -15,7 +15,7 @@ from torch._C import _TorchDispatchModeKey as _Mode
 from torch._ops import _get_dispatch_mode_pre_dispatch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
-from torch.utils._python_dispatch import _disable_current_modes, is_in_torch_dispatch_mode
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 _as_real: ContextVar[bool] = ContextVar("fake tensors as real ones", default=False)
 
@@ -72,18 +72,6 @@ def is_observed() -> bool:
     Then nothing may be written into an operator's result. In `fake_as_real` nothing is observed of real tensors.
     """
     return is_in_torch_dispatch_mode() and not _as_real.get()
-
-
-@contextmanager
-def untraced() -> Iterator[None]:
-    """Context in which what is computed of constants is a constant of the program that is traced, and no part of it."""
-    state = torch._C._get_tracing_state()  # of `torch.jit.trace`
-    torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
-    try:
-        with _disable_current_modes():  # of `torch.export` and `make_fx`
-            yield
-    finally:
-        torch._C._set_tracing_state(state)  # type: ignore[attr-defined]
 
 
 def is_jit_tracing() -> bool:

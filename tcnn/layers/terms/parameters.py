@@ -103,7 +103,7 @@ class Parameters:
     def gate(self) -> Tensor:
         """Gate g = σ(λ/τ_gate), (K,), at least float32: 1 is positional attention only, 0 content attention only."""
         if self.gating_param is None:
-            of = self.proj.plain() if isinstance(self.proj, Packed) else self.proj
+            of = self.proj.weight if isinstance(self.proj, Packed) else self.proj
             return at_least_float32(of.new_zeros(self.heads))
         gate = torch.sigmoid(at_least_float32(self.gating_param) / at_least_float32(require(self.gate_temperature)))
         return F.pad(gate, (0, self.content_heads)) if self.content_heads else gate
@@ -133,7 +133,7 @@ def query_and_key(parameters: Parameters) -> tuple[Matrix, Matrix]:
     p = parameters
     if p.query_key is None or p.query is not None:
         return require_matrix(p.query), require_matrix(p.key)
-    both = p.query_key.plain() if isinstance(p.query_key, Packed) else p.query_key
+    both = p.query_key.weight if isinstance(p.query_key, Packed) else p.query_key
     query, key = both.chunk(2)
     return query * p.head_dim**0.5, key
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
-from tcnn.layers.terms.execution import is_eager, is_transformed, untraced
+from tcnn.layers.terms.execution import is_eager, is_transformed
 
 MIN_MULTIPLY_ADDS = 2**27
 """Number of multiply-adds from which oneDNN is faster; below it, the overhead of the call is larger than the gain."""
@@ -27,30 +27,29 @@ MIN_BESIDE_AVX2 = 2**22
 
 
 class Packed(NamedTuple):
-    """A matrix (out, in) packed into oneDNN's blocked layout; float32 on a CPU, for inference. Created by `pack`."""
+    """A matrix (out, in) beside its copy in oneDNN's blocked layout; float32 on a CPU, for inference. See `pack`."""
 
     blocks: Tensor
     """The matrix as an opaque oneDNN tensor."""
-    shape: torch.Size
+    weight: Tensor
+    """The matrix, (out, in)."""
 
-    def plain(self) -> Tensor:
-        """The matrix unpacked, (out, in); to a tracer a constant, for no program can hold the opaque tensor."""
-        if not is_transformed() or torch.compiler.is_dynamo_compiling():  # that reads the opaque one in every call
-            return self.blocks.to_dense()
-        with untraced():
-            return self.blocks.to_dense()
+    @property
+    def shape(self) -> torch.Size:
+        """(out, in)."""
+        return self.weight.shape
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Packed":
-        return _packed(self.plain())
+        return _packed(self.weight.clone())
 
     def __reduce__(self) -> tuple[Callable[[Tensor], "Packed"], tuple[Tensor]]:
-        return _packed, (self.plain(),)
+        return _packed, (self.weight,)
 
     def linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """Linear layer x Wᵀ + b: (…, in) to (…, out)."""
         differentiated = torch.is_grad_enabled() and x.requires_grad
         if differentiated or not is_eager(x, bias) or not packable(x) or torch.is_autocast_enabled("cpu"):
-            return F.linear(x, self.plain(), bias)  # whatever is watching knows nothing of oneDNN's operator
+            return F.linear(x, self.weight, bias)  # whatever is watching knows nothing of oneDNN's operator
         y: Tensor = _operators()._linear_pointwise(x, self.blocks, bias, "none", [], "")
         return y
 
@@ -103,7 +102,7 @@ def pack(weight: Matrix) -> Matrix:
 
 
 def _packed(weight: Tensor) -> Packed:
-    return Packed(_operators()._reorder_linear_weight(weight.detach().contiguous()), weight.shape)
+    return Packed(_operators()._reorder_linear_weight(weight.detach().contiguous()), weight)
 
 
 def packable(weight: Tensor) -> bool:

@@ -51,7 +51,7 @@ def test_what_is_packed_can_be_copied() -> None:
     packed = pack(drawn(3, 5))
     for twin in (copy.deepcopy(packed), pickle.loads(pickle.dumps(packed))):
         assert isinstance(twin, Packed) and twin.shape == (3, 5)
-        assert torch.equal(twin.plain(), drawn(3, 5))
+        assert torch.equal(twin.weight, drawn(3, 5))
 
 
 @needs_onednn
