@@ -9,11 +9,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from browsing import HOSTILE, LOOKS, Open, client_of, inaccessible, sync_api
+from browsing import HOSTILE, LOOKS, Open, inaccessible, sync_api
 from PIL import Image
-from sampled import sampled
 from serving import Server
-from story import Story, pictures
+from story import Story
 
 from tcnn.analysis.pages.report import report
 
@@ -196,33 +195,3 @@ def test_names_of_any_direction_and_length_leave_numbers_whole(server: Server, o
     page.evaluate(NAMED, ["./static/dashboard/chart.js", ["a" * 200, "b"]])
     expect(page.locator(".legend button")).to_have_count(2)
     assert page.evaluate("document.scrollingElement.scrollWidth") == 320
-
-
-def hues(part: Any) -> int:
-    """How many colours an element has besides black, white and greys."""
-    picture = Image.open(io.BytesIO(part.screenshot())).convert("RGB")
-    colours = picture.getcolors(picture.width * picture.height) or []
-    return sum(max(colour) - min(colour) > 80 for count, colour in colours if count > 9)
-
-
-@pytest.mark.parametrize("scheme", sampled(["light", "dark"], ["dark"]))
-def test_marks_have_colours_where_the_system_gives_all_others(
-    server: Server, story: Story, open_page: Open, scheme: str
-) -> None:
-    """In the legend, in the bars of the hours and of the classes; lines are as light as the system's ground asks."""
-    with client_of(server) as client:
-        made = client.post("/datasets", files={"file": ("pets.zip", pictures(broken=False))}).json()["id"]
-    page = open_page(server.url, forced_colors="active", color_scheme=scheme)
-    page.evaluate("document.documentElement.dataset.theme = 'light'")  # chosen before
-    page.goto(f"{server.url}/#/jobs/{story.succeeded.job}")
-    loss = page.get_by_role("group", name="Loss")
-    expect(loss).to_be_visible()
-    dark = scheme == "dark"
-    expect(loss.locator(".line").nth(1)).to_have_css("color", "rgb(240, 144, 60)" if dark else "rgb(195, 79, 0)")
-    assert [hues(key) for key in loss.locator(".legend button").all()] == [1, 1, 1]
-    page.goto(f"{server.url}/#/system")
-    expect(page.locator(".hours")).to_be_visible()
-    assert hues(page.locator(".hours")) == 2  # the third is grey
-    page.goto(f"{server.url}/#/data/{made}")
-    expect(page.locator(".stack").first).to_be_visible()
-    assert hues(page.locator(".stack").first) == 2
