@@ -89,6 +89,7 @@ class Explorer:
             "truth": truth and shorten(truth, 200),
             "says": self._says(encoded.output),
             "layers": [_layer(name, kept) for name, kept in encoded.layers.items()],
+            "notes": list(encoded.notes),
             "attention": attention,
         }
 

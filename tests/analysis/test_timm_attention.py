@@ -1,12 +1,12 @@
 """timm's attention against direct computations: its own maps where it offers them, else softmax(QKᵀ/√d)."""
 
-from copy import deepcopy
 from functools import partial
 from pathlib import Path
 
 import pytest
 import timm
 import torch
+from nets import Difference
 from timm.layers import HybridEmbed, PatchEmbed
 from timm.models.convit import GPSA
 from torch import Tensor, nn
@@ -208,24 +208,6 @@ def test_a_block_that_runs_twice_has_two_maps() -> None:
     first, second = encode(model, images()).layers.values()
     assert (first.name, second.name) == ("blocks.0.attn", "blocks.0.attn (2)")
     assert (first.query - second.query).abs().max() > 0.1
-
-
-class Difference(nn.Module):
-    """Differential attention with one weight for the second map."""
-
-    fused_attn = True
-
-    def __init__(self, attn: nn.Module) -> None:
-        super().__init__()
-        self.first, self.second = attn.qkv, deepcopy(attn.qkv)
-        nn.init.normal_(self.second.weight)
-
-    def forward(self, x: Tensor, **_: object) -> Tensor:
-        maps = []
-        for layer in (self.first, self.second):
-            query, key, value = layer(x).unflatten(2, (3, 3, -1)).permute(2, 0, 3, 1, 4)
-            maps.append(nn.functional.scaled_dot_product_attention(query, key, value))
-        return (maps[0] - 0.5 * maps[1]).transpose(1, 2).flatten(2)
 
 
 def test_a_layer_that_mixes_several_maps_has_no_figures(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tcnn.analysis.recorded import Grid
 
 expect = sync_api.expect
 SIDE, HEADS, QUERY = 8, 4, (4, 4)
+LEFT_OUT = "left out: conv1, as its map is unknown"
 DOT = "data:image/gif;base64,R0lGODlhAQABAIAAAP///wAAACH5BAAAAAAALAAAAAABAAEAAAICRAEAOw=="
 
 
@@ -59,7 +60,7 @@ def known(page: Any, alive: Callable[[], bool] = lambda: True, label: str = "cat
             "padding": [0, 0, 0, 0], "first": [0, 0], "stride": [1, 1], "gate": [0.1, 0.9, 0.5, 0.5],
             "temperature": 1.0}  # fmt: skip
     seen = {"id": "img_0", "width": 1, "height": 1, "picture": DOT, "truth": label, "layers": [view], "says": [],
-            "checkpoints": ["start", "last"]}  # fmt: skip
+            "checkpoints": ["start", "last"], "notes": [LEFT_OUT]}  # fmt: skip
 
     def look(route: Any) -> None:
         route.fulfill(status=201, json=seen) if alive() else route.abort()
@@ -77,6 +78,7 @@ def test_heads_and_temperature(server: Server, story: Story, open_page: Open) ->
     tiles = page.locator(".tile")
     expect(tiles).to_have_count(HEADS)
     assert [tiles.nth(k).get_attribute("data-head") for k in range(HEADS)] == ["1", "2", "3", "4"]
+    expect(page.locator(".layers > :last-child")).to_have_text(f"L{LEFT_OUT[1:]}.")
     expect(tiles.nth(3)).to_have_attribute("aria-label", re.compile("gate 0.5, mean distance 3 pixels"))
     order = page.get_by_label("Heads", exact=True)
     order.select_option("distance")

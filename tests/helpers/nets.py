@@ -4,6 +4,7 @@ what is selected of them, whether they come back from a file.
 
 import json
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -184,3 +185,22 @@ def written_with(model: nn.Module, path: Path, change: Callable[[dict[str, Any]]
     metadata["conversion"] = json.dumps(report)
     metadata["digest"] = checkpoint.digest(tensors, metadata)
     return checkpoint.write((tensors, metadata), path, force=True)
+
+
+class Difference(nn.Module):
+    """Differential attention of three heads, with one weight for the second map."""
+
+    fused_attn = True
+
+    def __init__(self, attn: Any) -> None:
+        super().__init__()
+        self.first: nn.Linear = attn.qkv
+        self.second: nn.Linear = deepcopy(attn.qkv)
+        nn.init.normal_(self.second.weight)
+
+    def forward(self, x: Tensor, **_: object) -> Tensor:
+        maps = []
+        for layer in (self.first, self.second):
+            query, key, value = layer(x).unflatten(2, (3, 3, -1)).permute(2, 0, 3, 1, 4)
+            maps.append(nn.functional.scaled_dot_product_attention(query, key, value))
+        return (maps[0] - 0.5 * maps[1]).transpose(1, 2).flatten(2)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from nets import Difference
 from PIL import Image
 from timm.models import save_for_hf
 from torch import Tensor, nn
@@ -91,6 +92,20 @@ def test_circles_are_those_of_an_inspection(tmp_path: Path) -> None:
         assert large == pytest.approx([2 * radius for radius in small])  # r² grows with τ
         assert small[1] / small[0] == pytest.approx((math.log(10) / math.log(2)) ** 0.5)
     assert at_one["temperature"] == 1 and found["layers"][0]["temperature"] == pytest.approx(1 / 46)
+
+
+def test_layers_that_are_left_out_are_named(tmp_path: Path) -> None:
+    explorer = Explorer(str(tcnn.save(converted(0), tmp_path / "t.safetensors")))
+    picture = tmp_path / "0.png"
+    Image.new("RGB", (SIDE, SIDE), "red").save(picture)
+    assert explorer.open(picture)["notes"] == []
+    model = timm.create_model("vit_tiny_patch16_224", img_size=SIDE, embed_dim=24, depth=2, num_heads=3)
+    model.blocks[0].attn = Difference(model.blocks[0].attn)
+    explorer.model, explorer.views = model, Views(model)
+    found = explorer.open(picture)
+    assert [layer["name"] for layer in found["layers"]] == ["blocks.1.attn"]
+    (note,) = found["notes"]
+    assert note.startswith("left out: blocks.0.attn, as ")
 
 
 def test_classes_of_imagenet_have_their_names(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ export function headCards(chosen) {
   let cards = [];
   let known = [];
 
-  /** New cards for the layers of an image. */
-  function make(layers) {
+  /** New cards for the layers of an image, and below them what is said of those that have none. */
+  function make(layers, notes = []) {
     known = layers;
     cards = layers.map((layer, at) => card(layer, at));
-    element.replaceChildren(...cards.map((one) => one.element));
+    element.replaceChildren(...cards.map((one) => one.element), ...notes.map((note) => h("p", { class: "hint" }, `${note[0].toUpperCase()}${note.slice(1)}.`)));
   }
 
   function card(layer, at) {

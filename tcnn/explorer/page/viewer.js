@@ -54,7 +54,7 @@ const inside = (value) => Math.max(0, Math.min(0.9999, value));
  * `failed(error, again)` when the maps cannot be had.
  *
  * Returns its `element`, its `state`, `busy(text)`, `look()`, which asks anew, and `show(image, ask)`: `image` is {picture:
- * URL, says, truth, layers}, `ask(place)` gives the layers' maps at a place, or {layers, caption, says} of them, and the
+ * URL, says, truth, layers, notes}, `ask(place)` gives the layers' maps at a place, or {layers, caption, says} of them, and the
  * same of another model as `beside`.
  */
 export function viewer({ place = [0.5, 0.5], part = "combined", order = "kernel", own = false, circles = false, wanted = {}, controls = [], changed = () => {}, failed }) {
@@ -130,7 +130,7 @@ export function viewer({ place = [0.5, 0.5], part = "combined", order = "kernel"
     picture.src = image.picture;
     await picture.decode();
     Object.assign(state, { image, picture, ask, answer: null });
-    cards.make(image.layers);
+    cards.make(image.layers, image.notes);
     state.chosen ??= beginning(image.layers);
     if (state.chosen.layer >= image.layers.length) state.chosen = { layer: 0, head: null };
     await look();

@@ -92,6 +92,7 @@ class ImageView(BaseModel):
     truth: str | None = Field(default=None, description="True class, if the image is from a data set.")
     says: list[Said] = Field(description="The model's top predictions.")
     layers: list[LayerView]
+    notes: list[str] = Field(default=[], description="Layers with attention that are left out, and why.")
     checkpoints: list[View] = Field(
         description="Other checkpoints of the run that can be inspected: `start`, before training, and "
         "`last`, after the last epoch."
@@ -108,7 +109,7 @@ _LAYER: dict[str, Any] = {
 _IMAGE = {
     "id": IMAGE, "width": 224, "height": 224, "picture": "data:image/png;base64,iVBORw0KGgo=",
     "truth": "cat", "says": [{"label": "cat", "share": 0.9}], "layers": [_LAYER],
-    "checkpoints": ["start", "last"], "attention": None,
+    "notes": [], "checkpoints": ["start", "last"], "attention": None,
 }  # fmt: skip
 _MAPS = {"name": "layer4.0.conv1", "size": [1, 2], "padding": [0, 0, 0, 0], "query": [0, 0], "gate": [0.73],
          "temperature": 1.0, "centres": [[0.0, 0.4]], "radii": [[0.83, 1.52]]}  # fmt: skip
