@@ -4,6 +4,7 @@ animation of where heads look: a frame an epoch, a panel a layer, circles of the
 
 import hashlib
 import io
+import json
 import math
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from sampled import sampled
 
 from tcnn import files
 from tcnn.analysis.pages.curves import curves_of_training
+from tcnn.analysis.pages.report import report
 from tcnn.analysis.plots import centres, gallery, locality, maps, robustness, style, training
 from tcnn.analysis.plots.centres import animate, frames
 from tcnn.errors import OutputError, RequestError
@@ -185,6 +187,15 @@ def test_every_temperature_is_in_the_picture(position: float, gate: float | None
     legend = ax.get_legend()
     names = [] if legend is None else [text.get_text() for text in legend.get_texts()]
     assert names == (["positions", "gates"] if len(expected) == 2 else [])
+
+
+@pytest.mark.parametrize(("gate", "columns"), [(3.0, ["τ of positions", "τ of gates"]), (0.25, ["τ"])])
+def test_every_temperature_is_in_the_table(gate: float, columns: list[str], tmp_path: Path) -> None:
+    row = {"kind": "epoch", "epoch": 0, "temperature": 0.25, "gate_temperature": gate}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row))
+    page = report(tmp_path)
+    assert "".join(f"<th>{one}</th>" for one in ["learning rate", *columns]) + "</tr>" in page
+    assert "<td>0.25</td><td>3</td></tr>" in page or len(columns) == 1
 
 
 def test_one_epoch_is_a_dot() -> None:

@@ -50,6 +50,12 @@ def test_gates_have_a_temperature_of_their_own(server: Server, story: Story, ope
             if place.startswith("jobs"):
                 both = "positions from 0.25 to 0.25; gates from 3 to 3"
                 assert told == [both if gate == 3 else "τ from 0.25 to 0.25"]
+                page.get_by_text("Numbers by epoch").click()
+                numbers = page.get_by_role("region", name="Epochs")
+                taus = ["τ of positions", "τ of gates"] if gate == 3 else ["τ"]
+                assert numbers.get_by_role("columnheader").all_inner_texts()[4:] == [*taus, "Learning rate"]
+                cells = numbers.get_by_role("row").nth(1).get_by_role("cell").all_inner_texts()
+                assert cells[3:-1] == (["0.25", "3"] if gate == 3 else ["0.25"])
             else:
                 run = "test_resnet from"
                 assert told == [f"{run} 0.25 to 0.25", *([f"{run} 3 to 3"] if gate == 3 else [])]

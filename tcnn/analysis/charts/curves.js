@@ -31,7 +31,7 @@ export function points(rows, column) {
   return rows.map((row) => [Number(row.updates), value(row[column])]).filter(([, y]) => y !== null);
 }
 
-/** Whether the gates have another τ than the positions in some row; pictures ask the same (`_apart` in training.py). */
+/** Whether the gates have another τ than the positions in some row; pictures ask the same (`apart` in training.py). */
 export function apart(rows) {
   const taus = rows.map((row) => [value(row.gate_temperature), value(row.temperature)]);
   return taus.some(([gate, tau]) => gate !== null && tau !== null && Math.abs(gate - tau) > 1e-6 * Math.max(gate, tau));

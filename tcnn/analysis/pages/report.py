@@ -15,7 +15,7 @@ from tcnn.analysis.charts import bundle
 from tcnn.analysis.pages.curves import charts_of_evaluation, curves_of_training
 from tcnn.analysis.pages.page import Page, pictures, template
 from tcnn.analysis.plots import gallery
-from tcnn.analysis.plots.training import epochs
+from tcnn.analysis.plots.training import apart, epochs
 from tcnn.analysis.reading.evaluations import EvaluationFile, read_evaluation, titles
 from tcnn.analysis.reading.rundirs import Epoch, Run, metadata, read_run
 from tcnn.arguments import typed
@@ -102,7 +102,8 @@ def _inspect(run: Run, images: str | Path) -> None:
 
 
 def _page(run: Run) -> str:
-    done = [Epoch.model_validate(row) for row in epochs(run.metrics)]
+    rows = epochs(run.metrics)
+    done = [Epoch.model_validate(row) for row in rows]
     conversion = _model(ConversionReport, run, "conversion")
     verification, verified = _verification(run)
     return template("report.html").render(
@@ -115,6 +116,7 @@ def _page(run: Run) -> str:
         verified=verified,
         epochs=done,
         shown=_some(done),
+        apart=apart(rows),
         best=_best(done),
         layers=_last_state(done, conversion),
         curves=curves_of_training(run.metrics),

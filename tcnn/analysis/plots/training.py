@@ -38,7 +38,7 @@ def progress(rows: Rows) -> Figure | None:
     val = _line(loss, done, lambda row: (row.get("val") or {}).get("loss"), style.BLUE, 1)
     _legend(loss, {"training": train, "validation": val})
     positions = _line(temperature, done, lambda row: row.get("temperature"), style.GREEN, 0)
-    if _apart(done):
+    if apart(done):
         gates = _line(temperature, done, lambda row: row.get("gate_temperature"), style.VERMILLION, 1)
         _legend(temperature, {"positions": positions, "gates": gates})
     temperature.set_yscale("log")
@@ -52,7 +52,7 @@ def progress(rows: Rows) -> Figure | None:
     return made
 
 
-def _apart(done: Rows) -> bool:
+def apart(done: Rows) -> bool:
     """Whether the gates have another τ than the positions; the charts of pages ask the same (`apart` in curves.js)."""
     taus = [(row.get("gate_temperature"), row.get("temperature")) for row in done]
     return any(not math.isclose(gate, tau, rel_tol=1e-6) for gate, tau in taus if gate is not None and tau is not None)

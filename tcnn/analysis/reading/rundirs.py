@@ -34,6 +34,8 @@ class Epoch(BaseModel):
     train_loss: float | None = None
     lr: float | None = None
     temperature: float | None = None
+    """τ of the positions."""
+    gate_temperature: float | None = None
     gates: dict[str, list[float]] | None = None
     spans: dict[str, list[float]] | None = None
     best: bool | None = None

@@ -2,20 +2,33 @@
 
 import { chart } from "../chart.js";
 import { parse } from "../components/csv.js";
-import { described, value } from "../curves.js";
+import { apart, described, value } from "../curves.js";
 import { h } from "../dom.js";
 import { number, percent } from "../components/format.js";
 import { scrolling } from "../components/scrolling.js";
 
+/** Columns of the table: each a word and what it says of an epoch. Gates have one where they have a τ of their own. */
+function columns(rows) {
+  const of = (name, format) => (row) => format(value(row[name]));
+  const tau = of("temperature", number);
+  return [
+    ["Epoch", (row) => String(Number(row.epoch) + 1)],
+    ["Training loss", of("train_loss", number)], ["Validation loss", of("val.loss", number)], ["Top-1", of("val.top1", percent)],
+    ...(apart(rows) ? [["τ of positions", tau], ["τ of gates", of("gate_temperature", number)]] : [["τ", tau]]),
+    ["Learning rate", of("lr", number)],
+  ];
+}
+
 export function training() {
   const charts = h("div", { class: "charts" });
+  const words = h("tr");
   const rows = h("tbody");
   const element = h("section", { class: "card", hidden: true },
     h("h2", {}, "Training"), charts,
     h("details", {}, h("summary", {}, "Numbers by epoch"),
       scrolling("Epochs", {},
         h("table", {},
-          h("thead", {}, h("tr", {}, ["Epoch", "Training loss", "Validation loss", "Top-1", "τ", "Learning rate"].map((word) => h("th", { scope: "col" }, word)))),
+          h("thead", {}, words),
           rows))));
   const made = new Map();
 
@@ -30,9 +43,10 @@ export function training() {
       }
       made.get(options.title).draw(options.series);
     }
-    rows.replaceChildren(...table.rows.filter((row) => row.kind === "epoch").map((row) => h("tr", {},
-      h("th", { scope: "row" }, String(Number(row.epoch) + 1)),
-      [number(value(row.train_loss)), number(value(row["val.loss"])), percent(value(row["val.top1"])), number(value(row.temperature)), number(value(row.lr))].map((text) => h("td", {}, text)))));
+    const epochs = table.rows.filter((row) => row.kind === "epoch");
+    const shown = columns(epochs);
+    words.replaceChildren(...shown.map(([word]) => h("th", { scope: "col" }, word)));
+    rows.replaceChildren(...epochs.map((row) => h("tr", {}, shown.map(([, said], place) => (place ? h("td", {}, said(row)) : h("th", { scope: "row" }, said(row)))))));
   }
 
   return { element, draw };
