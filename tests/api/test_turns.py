@@ -154,9 +154,9 @@ def test_streams_of_one_tenant_do_not_delay_the_first_message_to_another() -> No
     """64 whose looks at the database take as long as they like, and one more."""
     silent = threading.Event()
 
-    def slow() -> tuple[list[Job], bool]:
+    def slow() -> tuple[list[Job], str | None]:
         silent.wait(60)
-        return [], False
+        return [], None
 
     async def still() -> bool:
         return True
@@ -173,7 +173,7 @@ def test_streams_of_one_tenant_do_not_delay_the_first_message_to_another() -> No
             await asyncio.sleep(0.01)
         try:
             async with asyncio.timeout(30):  # else it would wait for all of them
-                assert await first(streams.watch("bob", lambda: ([], True), still)) == "jobs"
+                assert await first(streams.watch("bob", lambda: ([], None), still)) == "jobs"
             assert not any(one.done() for one in many)
         finally:
             silent.set()
