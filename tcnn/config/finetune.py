@@ -129,8 +129,12 @@ class FinetuneConfig(Frozen):
         default=None,
         description="Epochs of linear warm-up. Default: 5, or a tenth of the epochs if there are fewer than 50.",
     )
-    warmup_lr: Rate = Field(default=1e-6, description="Learning rate at the start of the warm-up.")
-    min_lr: Rate = Field(default=1e-6, description="Learning rate at the end of the cosine decay.")
+    warmup_lr: Rate = Field(
+        default=1e-6, description="Learning rate at the start of the warm-up; no rate is raised to it."
+    )
+    min_lr: Rate = Field(
+        default=1e-6, description="Learning rate at the end of the cosine decay; no rate is raised to it."
+    )
     weight_decay: Rate = Field(
         default=0.05,
         description="Weight decay; not applied to gates, strengths, centres, W_val, biases and normalisation.",

@@ -23,7 +23,7 @@ from tcnn.training.preparing.converted import Check
 from tcnn.training.preparing.inputs import DataSets, open_data_sets, training_loader
 from tcnn.training.preparing.prepare import Start, in_chans, prepare, teacher_for
 from tcnn.training.recipe.annealing import annealing_notes
-from tcnn.training.recipe.effects import refuse_idle
+from tcnn.training.recipe.effects import rate_notes, refuse_idle
 from tcnn.training.recipe.freezing import set_trunk_eval
 from tcnn.training.recipe.objective import check_teacher
 from tcnn.training.recipe.optim import create_optimizer
@@ -223,7 +223,8 @@ def _notes(
         emulated(config.amp, device),
         _note_of_processes(start, loader.micro_batch, config, processes, device),
     )
-    notes = [*first, *start.notes, *annealing_notes(start.model, config, loader.steps), *filter(None, others)]
+    recipe = (*annealing_notes(start.model, config, loader.steps), *rate_notes(start.model, config))
+    notes = [*first, *start.notes, *recipe, *filter(None, others)]
     return notes, None if shared is None else len(shared)
 
 

@@ -15,6 +15,7 @@ from tcnn.config import FinetuneConfig
 from tcnn.conversion.annealing import temperature
 from tcnn.errors import RequestError
 from tcnn.models.running import gpsa_layers
+from tcnn.training.recipe.effects import rate_notes
 from tcnn.training.recipe.freezing import ablate
 from tcnn.training.recipe.optim import create_optimizer, create_schedule, parameter_groups
 
@@ -148,6 +149,48 @@ def test_learning_rates_follow_the_formula_at_every_update(epochs: int, warmup: 
             assert group["lr"] == pytest.approx(expected, rel=1e-12), (update, top)
     schedule.step_update(epochs * steps)
     assert [group["lr"] for group in optimizer.param_groups] == [1e-6] * len(optimizer.param_groups)
+
+
+def test_no_schedule_raises_a_learning_rate() -> None:
+    """Each group warms up from `warmup_lr` and decays to `min_lr`, where these are below its own rate; 0 stays 0."""
+    config = tiny(
+        epochs=4, warmup_epochs=1, lr=1e-3, gating_lr=0.0, position_lr=1e-7, value_lr=3e-5, warmup_lr=1e-5, min_lr=1e-4
+    )
+    model = converted()
+    optimizer = create_optimizer(model, config)
+    schedule = create_schedule(optimizer, config, 5)
+    layer = next(iter(gpsa_layers(model).values()))
+    groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
+    seen: dict[str, list[float]] = {"gating_param": [], "locality_raw": [], "value": [], "query": []}
+    for update in range(21):
+        schedule.step_update(update)
+        for name, rates in seen.items():
+            rates.append(groups[id(layer.get_parameter(name))]["lr"])
+    assert set(seen["gating_param"]) == {0.0}
+    assert set(seen["locality_raw"]) == {1e-7}
+    assert seen["value"][:6] == pytest.approx([1e-5, 1.4e-5, 1.8e-5, 2.2e-5, 2.6e-5, 3e-5])
+    assert set(seen["value"][5:]) == {3e-5}
+    assert (seen["query"][0], max(seen["query"]) <= 1e-3, seen["query"][-1]) == (1e-5, True, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, []),
+        ({"value_lr": 0.0}, []),
+        ({"value_lr": 1e-6, "warmup_lr": 1e-6, "min_lr": 1e-6}, []),
+        ({"lr": 1e-7, "warmup_epochs": 0, "anneal_epochs": 1}, ["min_lr: lr=1e-07: no decay, being below 1e-06"]),
+        ({"value_lr": 3e-6, "warmup_lr": 1e-5}, ["warmup_lr: value_lr=3e-06: no warm-up, being below 1e-05"]),
+        ({"min_lr": 0.5}, ["min_lr: lr=0.001, gating_lr=0.1, position_lr=0.02: no decay, being below 0.5"]),
+    ],
+)  # fmt: skip
+def test_rates_that_do_not_change_are_said(options: dict[str, Any], said: list[str]) -> None:
+    assert rate_notes(converted(), tiny(**{"lr": 1e-3, "gating_lr": 0.1, **options})) == said
+
+
+def test_rates_of_what_a_model_lacks_are_not_said() -> None:
+    assert rate_notes(TwoConvs(), tiny(lr=1e-3, value_lr=1e-7)) == []
+    assert len(rate_notes(TwoConvs(), tiny(lr=1e-3, value_lr=1e-7, epochs=3, convert_at=1))) == 2
 
 
 def test_a_schedule_needs_no_memory() -> None:

@@ -82,3 +82,17 @@ def _idle(name: str, config: FinetuneConfig, annealing: Annealing, updates: int)
             return "τ is at its final value already"
         return None if name == "anneal_epochs" else "τ has no time to move; give anneal_epochs as well"
     return None
+
+
+def rate_notes(model: nn.Module, config: FinetuneConfig) -> list[str]:
+    """Notes for the user on learning rates that do not change in a run, as they are below what they would come from or
+    go to, one line each; a rate of 0 is meant to stay."""
+    own = [setting for setting in RATES if setting in parts_of(model, config).rates]
+    rates = {name: rate for name in ("lr", *own) if (rate := getattr(config, name))}
+    limits = {"warmup_lr": config.warmup_lr if config.warmup else 0.0, "min_lr": config.min_lr}
+    what = {"warmup_lr": "no warm-up", "min_lr": "no decay"}
+    return [
+        f"{limit}: {', '.join(f'{name}={rates[name]:g}' for name in below)}: {what[limit]}, being below {value:g}"
+        for limit, value in limits.items()
+        if (below := [name for name, rate in rates.items() if rate < value])
+    ]

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 from timm.optim import create_optimizer_v2, param_groups_weight_decay
-from timm.scheduler import create_scheduler_v2
-from timm.scheduler.scheduler import Scheduler
+from timm.scheduler import CosineLRScheduler
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
@@ -100,16 +99,26 @@ def create_optimizer(model: nn.Module, config: FinetuneConfig) -> Optimizer:
     return optimizer
 
 
-def create_schedule(optimizer: Optimizer, config: FinetuneConfig, steps_per_epoch: int) -> Scheduler:
+class Schedule(CosineLRScheduler):  # type: ignore[misc]  # timm has no types there
+    """timm's cosine schedule, in which no group ever learns faster than at its own rate: 0 stays 0.
+
+    Each group warms up from the smaller of `warmup_lr` and its rate, and decays to the smaller of `min_lr` and its
+    rate; timm's go from and to the same rates in all groups.
+    """
+
+    def _get_lr(self, t: int) -> list[float]:
+        return [min(rate, own) for rate, own in zip(super()._get_lr(t), self.base_values, strict=True)]
+
+
+def create_schedule(optimizer: Optimizer, config: FinetuneConfig, steps_per_epoch: int) -> Schedule:
     """Learning rate schedule: linear warm-up, then cosine decay, set by ``schedule.step_update(updates)``.
 
     It depends only on the number of updates done, so a resumed run needs no state of it.
     """
-    schedule, _ = create_scheduler_v2(
-        optimizer, sched="cosine", num_epochs=config.epochs, warmup_epochs=config.warmup,
-        warmup_lr=config.warmup_lr, min_lr=config.min_lr, step_on_epochs=False, updates_per_epoch=steps_per_epoch,
+    schedule = Schedule(
+        optimizer, t_initial=config.epochs * steps_per_epoch, lr_min=config.min_lr,
+        warmup_t=config.warmup * steps_per_epoch, warmup_lr_init=config.warmup_lr, t_in_epochs=False,
     )  # fmt: skip
-    assert schedule is not None  # noqa: S101 - only the schedule "none" is none
     schedule.step_update(0)
     return schedule
 
