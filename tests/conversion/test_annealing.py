@@ -11,8 +11,9 @@ import pytest
 import timm
 import torch
 from timm.models import save_for_hf
-from timm.utils import ModelEmaV3
+from timm.utils import ModelEmaV2, ModelEmaV3
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import tcnn
 from tcnn.conversion.annealing import position, temperature
@@ -102,16 +103,32 @@ def test_copies_go_their_own_ways() -> None:
     assert tau(model) == pytest.approx(formula(2, 10), rel=1e-6)
 
 
-def test_a_moving_average_follows() -> None:
+AVERAGES: dict[str, Callable[[nn.Module], Any]] = {
+    "averaged": lambda model: ModelEmaV3(model, decay=0.5),
+    "averaged by V2": lambda model: ModelEmaV2(model, decay=0.5),
+    "averaged by torch": lambda model: AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5), use_buffers=True),
+    "the model's by torch": lambda model: AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5)),
+    "the model's": lambda model: ModelEmaV3(model, decay=0.5, update_after_step=4),
+}  # fmt: skip
+"""Moving averages of a model, by what their τ is."""
+
+
+@pytest.mark.parametrize("kind", AVERAGES)
+def test_the_temperature_of_a_moving_average(kind: str) -> None:
     model = model_with(4)
-    ema = ModelEmaV3(model, decay=0.5)
-    for _ in range(4):
+    average = AVERAGES[kind](model)
+    expected = START
+    for number in range(1, 31):
         step(model)
-        ema.update(model)
-    assert START < tau(ema.module) < 1
-    for _ in range(40):
-        ema.update(model)
-    assert tau(ema.module) == pytest.approx(1)
+        expected = tau(model) if "model" in kind or (number == 1 and "torch" in kind) else (expected + tau(model)) / 2
+        if isinstance(average, AveragedModel):
+            average.update_parameters(model)
+        elif kind == "the model's":
+            average.update(model, step=number)
+        else:
+            average.update(model)
+        assert tau(average.module) == pytest.approx(expected, rel=1e-5)
+    assert tau(average.module) == pytest.approx(1)
 
 
 def test_distributed_training_counts_alike(tmp_path: Path) -> None:
@@ -197,6 +214,10 @@ class TestOfAnyModel:
         tcnn.anneal(again, 5, end=end)
         again.load_state_dict(model.state_dict())
         assert steps(again, 4) == pytest.approx(expected[3:], rel=1e-6)
+        later = self.converted()
+        later.load_state_dict(model.state_dict())  # before the call, as Lightning does
+        tcnn.anneal(later, 5, end=end)
+        assert steps(later, 4) == pytest.approx(expected[3:], rel=1e-6)
 
     def test_a_second_call_takes_the_place_of_the_first(self) -> None:
         model = self.converted()
