@@ -2,12 +2,14 @@
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 import tcnn
@@ -165,3 +167,47 @@ def test_numbers_of_numpy_are_numbers(steps: Any) -> None:
     assert (hook.steps, hook.end) == (10, 0.5)
     with pytest.raises(RequestError, match="anneal: expected a number of training steps"):
         tcnn.anneal(model, np.float64(10))  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_lightning_resumes_in_the_middle(tmp_path: Path) -> None:
+    """A run of three epochs that is resumed after the first has each τ, and in the end each weight, of one without end.
+
+    Lightning loads the weights before it asks for the optimizer, where `anneal` is called.
+    """
+    lightning: Any = pytest.importorskip("lightning")
+    generator = torch.Generator().manual_seed(0)
+    data = [(torch.randn(3, 8, 8, dtype=torch.float64, generator=generator), number % 8) for number in range(8)]
+
+    class Training(lightning.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.taus: list[float] = []
+            self.model = backbone()
+
+        def training_step(self, batch: Any, index: int) -> Tensor:
+            loss = F.cross_entropy(self.model(batch[0]), batch[1])
+            self.taus.append(tau(self.model))
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            tcnn.anneal(self.model, self.trainer.estimated_stepping_batches // 2)
+            return torch.optim.AdamW(tcnn.parameter_groups(self.model, lr=1e-3))
+
+        def on_train_epoch_end(self) -> None:
+            self.trainer.save_checkpoint(tmp_path / f"{self.current_epoch}.ckpt")
+
+    def fit(resumed: Path | None = None) -> Any:
+        training = Training()
+        trainer = lightning.Trainer(
+            max_epochs=3, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            enable_model_summary=False,
+        )  # fmt: skip
+        trainer.fit(training, torch.utils.data.DataLoader(data, 2), ckpt_path=resumed)  # type: ignore[arg-type]
+        return training
+
+    whole = fit()
+    resumed = fit(tmp_path / "0.ckpt")
+    assert resumed.taus == whole.taus[4:] and whole.taus[3] < whole.taus[4] < whole.taus[5] == 1
+    for name, tensor in whole.state_dict().items():
+        assert torch.equal(resumed.state_dict()[name], tensor), name
