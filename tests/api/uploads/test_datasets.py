@@ -174,7 +174,7 @@ class TestRefused:
         answer = connection.getresponse()
         assert answer.status == 413
         assert b"TCNN_MAX_UPLOAD_GB" in answer.read()
-        assert sent < 60_000_000
+        assert sent < 500_000_000  # what it reads and discards has an end
         _eventually(lambda: server.files() == before)
 
     def test_our_own_client_understands_that_it_is_cut_off(self, server: Server, tmp_path: Path) -> None:
