@@ -122,7 +122,7 @@ def test_numbers_stay_with_their_words_beside_names_from_right_to_left(
         option = page.locator(f"option[value={data}]")
         expect(option).to_have_count(1)
         page.evaluate(SHOWN, option.text_content())
-        assert_in_order(main.locator("div"), HEBREW, "48", "images", "1", "classes")
+        assert_in_order(main.locator("div"), HEBREW, "48", "images", "1", "class")
 
 
 @pytest.mark.parametrize("name", sampled([ORDINARY, LONG], [LONG]), ids=["ordinary", "long"])

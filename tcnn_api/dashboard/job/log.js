@@ -26,7 +26,7 @@ export function logOf(id) {
   let timer;
   let turn = 0;
   let shown = ""; // the attempt whose lines are there
-  let kept = null; // the starts of which there are logs, as pairs of the first and the last of some in a row
+  let kept = []; // the starts of which there are logs, as the first and the last of some in a row
 
   field.addEventListener("input", () => {
     clearTimeout(timer);
@@ -58,10 +58,11 @@ export function logOf(id) {
     }
   }
 
-  /** The logs that there are, and no others; where there is but one, nothing is chosen. */
+  /** The logs that there are, and those of starts that are newer than these; where there is but one, nothing is chosen. */
   function offer() {
     const starts = [...attempt.options].slice(1);
-    for (const option of starts) option.hidden = option.disabled = kept !== null && !kept.some(([first, last = first]) => first <= option.value && option.value <= last);
+    const newest = kept.at(-1)?.at(-1) ?? 0;
+    for (const option of starts) option.hidden = option.disabled = option.value <= newest && !kept.some(([first, last = first]) => first <= option.value && option.value <= last);
     which.hidden = !attempt.value && starts.filter((option) => !option.hidden).length < 2;
   }
 
