@@ -163,6 +163,11 @@ def test_every_time_that_a_worker_took_a_job_has_its_log(server: Server, story: 
     page.get_by_text("Log", exact=True).click()
     expect(log).to_have_text("the log of time 3\n")
     expect(attempt).to_be_hidden()  # there is no other
+    with page.expect_response(re.compile("/resume$")):
+        page.get_by_role("button", name="Resume").click()
+    assert house.store.claim(claim.worker) is not None
+    expect(offered).to_have_count(3)  # with the new start, which has written nothing yet
+    house.store.fail(claim.model_copy(update={"number": 4}), failure)
 
 
 @pytest.mark.slow  # a search that finds little is above
