@@ -131,9 +131,14 @@ class FusedGPSA2d(ConvolutionShaped):
         return tracer.create_proxy("call_module", tracer.path_of_module(self) or "_itself", (input,), {})
 
     def train(self, mode: bool = True) -> Self:
-        """Raise `RequestError`, except for ``train(False)``: a fused layer cannot be trained."""
+        """Raise `RequestError`, except for ``train(False)``: a fused layer cannot be trained.
+
+        By ``eval()`` all that is kept is forgotten: after writes that leave no trace in a tensor (`torch.distributed`,
+        ``.data``, shared memory).
+        """
         if mode:
             raise RequestError(f"{type(self).__name__}: fused for inference; train the model that was fused")
+        self._derived = _Derived()
         return super().train(False)
 
     def positional(self, x: Tensor, derived: _Derived) -> tuple[Factors, Tensor | None]:
