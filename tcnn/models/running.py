@@ -186,10 +186,16 @@ def failure(model: nn.Module, shape: Sequence[int], error: Exception, advice: st
 
 def size_advice(error: Exception, channels: int) -> str:
     """What to do where a model does not run on an image of so many channels, of which a convolution may speak."""
-    wanted = re.search(rf"to have (\d+) channels, but got {channels} channels instead", str(error))
-    if wanted is not None:
-        return f"if it is for images of {wanted[1]} channels, set model.in_chans = {wanted[1]}"
-    return "choose another input size"
+    found = r"weight of size \[([\d, ]+)\].* to have (\d+) channels, but got (\d+) channels instead"
+    refused = re.search(found, str(error))
+    if refused is None:
+        return "choose another input size"
+    weight, wanted, got = refused.groups()
+    if weight.count(",") == 4:
+        return "expected a network of images, (B, C, H, W), found an nn.Conv3d, of which there is no attention"
+    if int(got) == channels:
+        return f"if it is for images of {wanted} channels, set model.in_chans = {wanted}"
+    return f"if it is for images of other than {channels} channels, set model.in_chans to their number"
 
 
 class NotInFloat64(RequestError):

@@ -71,7 +71,7 @@ ON_RANDOM_WEIGHTS: dict[str, tuple[tuple[object, ...], int, tuple[str, ...]]] = 
     "stride of an unknown family": (
         ("test_convnext", "o.safetensors", "--stride", "remove"),
         2,
-        ("stride=remove is known for", "ResNet", "not for ConvNeXt; use stride=keep"),
+        ("stride=remove is known for", "ResNet", "ConvNeXt; use stride=keep"),
     ),
     "stride word": (
         ("test_resnet", "o.safetensors", "--stride", "half"),

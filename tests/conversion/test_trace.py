@@ -218,6 +218,27 @@ def test_a_model_of_other_channels_than_it_seems_is_told_how_to_say_so() -> None
     assert len(tcnn.convert(model, input_size=8).report.layers) == 1
 
 
+def test_one_that_makes_maps_of_the_image_is_told_so_too() -> None:
+    """Its first convolution reads powers of a grey image."""
+
+    class Powers(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(torch.cat([x, x**2, x**3, x**4], 1))  # type: ignore[no-any-return]
+
+    model = Powers(nn.Conv2d(4, 8, 3, 2, 1), nn.Conv2d(8, 8, 3, 2, 1))
+    said = r"Powers does not run on an image of 4×16×16 \(.*\); .* other than 4 channels, set model\.in_chans to "
+    with pytest.raises(RequestError, match=said):
+        tcnn.convert(model, input_size=16)
+    model.in_chans = 1  # type: ignore[assignment]
+    assert len(tcnn.convert(model, input_size=16).report.layers) == 1
+
+
+def test_a_network_of_volumes_is_told_what_is_expected() -> None:
+    model = nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.Conv3d(4, 4, 3))
+    with pytest.raises(RequestError, match=r"\); expected a network of images, \(B, C, H, W\), found an nn\.Conv3d"):
+        tcnn.convert(model, input_size=16)
+
+
 def test_the_meta_copy_has_the_structure_and_nothing_else() -> None:
     model = Tied().half()
     model.stem.weight.requires_grad_(False)

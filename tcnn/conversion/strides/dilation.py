@@ -54,12 +54,12 @@ def _on_twice_the_size(model: nn.Module, steps: list[Step], span: range, size: P
     except RequestError as error:
         raise UnsupportedLayerError(
             f"stride=dilate: {type(model).__name__} runs at one size only, so nothing tells how its maps grow; use "
-            "stride=keep or remove"
+            "stride=keep"
         ) from error
     if [step.name for step in steps] != [step.name for step in larger]:
         raise UnsupportedLayerError(
             f"stride=dilate: {type(model).__name__} runs other layers on a larger image, so nothing tells how its maps "
-            "grow; use stride=keep or remove"
+            "grow; use stride=keep"
         )
     both = ((steps[i], larger[i]) for i in span)
     first = next((two for two in both if all(_is_map(step.input_shape) for step in two)), None)

@@ -142,7 +142,7 @@ def _dilated(name: str, layer: nn.Module, factors: Pair) -> nn.Module:
     else:
         why = unknown(layer) if isinstance(layer, nn.Conv2d) else None
         reason = why or f"{type(layer).__name__} cannot be dilated"
-    raise UnsupportedLayerError(f"stride=dilate: {name}: {reason}; use stride=keep or remove")
+    raise UnsupportedLayerError(f"stride=dilate: {name}: {reason}; use stride=keep")
 
 
 def _at_stride_one(name: str, layer: nn.Module, way: Way, whole: bool) -> nn.Module:

@@ -53,7 +53,10 @@ def remove_stride(
     removed = _strided(model, stage, way)
     _refuse_outside(way, removed, {step.name for i, step in enumerate(steps) if i not in selection.span})
     if way == "dilate":
-        removal, after = dilate(model, steps, selection.span, removed, input_shape(model, config.input_size)[1:])
+        try:
+            removal, after = dilate(model, steps, selection.span, removed, input_shape(model, config.input_size)[1:])
+        except UnsupportedLayerError as error:
+            raise UnsupportedLayerError(f"{error}{_or_remove(model, steps, selection, config)}") from error
     else:
         removal = StrideRemoval(way, removed, {})
         after = steps_without(model, removal, config.input_size)
@@ -61,12 +64,22 @@ def remove_stride(
     return removal, after
 
 
+def _or_remove(model: nn.Module, steps: list[Step], selection: Selection, config: ConversionConfig) -> str:
+    """What a refusal of dilation, which ends with the advice to keep the stride, may advise as well."""
+    try:
+        remove_stride(model, steps, selection, config.model_copy(update={"stride": "remove"}))
+    except UnsupportedLayerError:
+        return ""
+    return " or remove"
+
+
 def _strided(model: nn.Module, stage: list[Step], way: Way) -> tuple[str, ...]:
     """The layers of a stage that have a stride, by name; raises `UnsupportedLayerError` where they are not known."""
     if way == "remove" and not issubclass(kind := family(model), KNOWN_FAMILIES):
         names = ", ".join(sorted(known.__name__ for known in KNOWN_FAMILIES))
         raise UnsupportedLayerError(
-            f"stride=remove is known for {names}, not for {kind.__name__}; use stride=keep or dilate"
+            f"stride=remove is known for timm's {names}, not for {kind.__module__}.{kind.__qualname__}; "
+            "use stride=keep, or try dilate"
         )
     removed = tuple(dict.fromkeys(s.name for s in stage if max(pair(stride_of(s.module))) > 1))
     if way == "dilate" and not removed:
