@@ -27,6 +27,7 @@ NUMBER = signal.NAME
 sys.path.insert(0, "")
 
 def command() -> None:
+    sys.stdout = console.results()  # what it prints is its result
     BODY
     print("not reached")
 
