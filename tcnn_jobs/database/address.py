@@ -12,7 +12,12 @@ EXPECTED = "TCNN_DATABASE_URL: expected sqlite:///FILE or postgresql://USER@HOST
 _SHOWN = frozenset({"host", "hostaddr", "port", "dbname", "user", "service"})
 """Parameters that say where a database is. Of all others some are secrets, and a later libpq may have more."""
 _REPEATED = frozenset({"host", "port"})
-_MISREAD = re.compile(r"invalid (\w+ value|port number|integer value)[^\n]*")
+_MISREAD = re.compile(
+    r'(invalid ("?\w+"? value|port number|integer value|SSL protocol version range)|weak sslmode '
+    r'|"min_protocol_version" is greater|could not parse network address |negative require_auth )[^\n]*'
+    r"|keepalives parameter must be an integer"
+)
+"""What libpq 12 to 18 say of values that they cannot read, or that contradict each other."""
 
 
 def parsed(url: str) -> URL:

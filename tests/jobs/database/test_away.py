@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psycopg
 import pytest
 from deeds import RESULT, hold, info, new, unavailable
 from postgres import Server
@@ -14,6 +15,7 @@ from sqlalchemy.pool import QueuePool
 
 from tcnn.errors import RequestError
 from tcnn_jobs.database import silence
+from tcnn_jobs.database.address import misread
 from tcnn_jobs.database.silence import answers
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.model.jobs import Beat, Hold, Status
@@ -164,7 +166,12 @@ def test_the_password_stays_a_secret(given: str, shown: str) -> None:
         ("autocommit=1", "no connection parameter 'autocommit'"),
         ("sslmode=secure", 'invalid sslmode value: "secure"'),
         ("target_session_attrs=any&target_session_attrs=primary", "expected one target_session_attrs, found 2"),
-        ("keepalives=yes", 'invalid integer value "yes" for connection option "keepalives"'),
+        ("keepalives=yes", "keepalives"),
+        ("ssl_min_protocol_version=TLSv9", 'value: "TLSv9"'),
+        ("ssl_min_protocol_version=TLSv1.3&ssl_max_protocol_version=TLSv1.2", "invalid SSL protocol version range"),
+        ("sslrootcert=system&sslmode=prefer", 'weak sslmode "prefer"'),
+        ("require_auth=md5,!none", 'negative require_auth method "!none"'),
+        ("hostaddr=here", 'could not parse network address "here"'),
         ("port=x", "non-integer port"),
         ("port=99999", 'invalid port number: "99999"'),
         ("host=a,b&port=1,2,3", "number of hosts and ports"),
@@ -174,6 +181,13 @@ def test_wrong_parameters(given: str, told: str) -> None:
     """Nobody can wait for them to become right."""
     with pytest.raises(RequestError, match=f"^TCNN_DATABASE_URL: .*{re.escape(told)}"):
         Store(f"postgresql://me@127.0.0.1/queue?{given}", wait=0).check()
+
+
+def test_parameters_are_wrong_in_the_words_of_an_older_libpq() -> None:
+    """As 16 says what 18 calls an invalid integer value; of a server that refuses, all say that it does."""
+    bad = psycopg.OperationalError('connection to server at "h" failed: keepalives parameter must be an integer')
+    assert str(misread(bad)) == "TCNN_DATABASE_URL: keepalives parameter must be an integer"
+    assert misread(psycopg.OperationalError("connection failed: Connection refused")) is None
 
 
 def test_a_frozen_postgres_holds_nobody_up(postgres_server: Server, postgres_url: str, impatient: None) -> None:
