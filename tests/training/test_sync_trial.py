@@ -66,6 +66,13 @@ class Recurrent(nn.Module):
         return y.permute(1, 2, 0).view_as(x)
 
 
+class Picky(nn.Module):
+    """For batches of one size."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.view(2, 4, 6, 6)
+
+
 def network(*layers: nn.Module) -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(3, 4, 3), *layers, nn.Flatten(), nn.LazyLinear(3)).train()
@@ -88,6 +95,8 @@ def tried() -> None:
             "several processes: Centred (2.4), LSTM (5.layers), Remembering (4), Shuffled (1) draws random numbers or "
             "averages in each process by itself; the run is not that of one process"
         )
+        assert apart(nn.Sequential(nn.Conv2d(3, 4, 3), Picky()), x, processes) is None
+        assert (apart_note(model, None) or "").startswith("several processes: a pass over random images failed")
         random.seed(processes.rank)
         model = network(Python(), nn.Dropout(0.5))
         model(x)

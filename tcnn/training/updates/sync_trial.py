@@ -43,7 +43,7 @@ def trial_images(images: int) -> int:
 def apart(model: nn.Module, x: Tensor, processes: Processes) -> list[str] | None:
     """Names of the modules that do not give this process what one process would; the same in every process.
 
-    None if the memory of a process is too small to try it.
+    None if one process cannot compute them: too small a memory, a model that works with batches of one size only.
 
     Each is judged alone, as its input and what its own modules return are those of one process.
 
@@ -70,7 +70,7 @@ def apart(model: nn.Module, x: Tensor, processes: Processes) -> list[str] | None
     try:
         _pass(alone, x, keep)
         tried = True
-    except torch.OutOfMemoryError:
+    except Exception:  # of any module, whose run may work all the same
         tried = False
     if not all(processes.gather(tried)):
         return None
@@ -86,7 +86,10 @@ def apart(model: nn.Module, x: Tensor, processes: Processes) -> list[str] | None
 def apart_note(model: nn.Module, names: list[str] | None) -> str | None:
     """What is to be known before a run with such modules, in one line."""
     if names is None:
-        return "several processes: too little memory to try whether each module computes what it would in one process"
+        return (
+            "several processes: a pass over random images failed in one process, so it is not known whether each "
+            "module computes the same in several"
+        )
     kinds: dict[str, list[str]] = defaultdict(list)
     for name in names:
         kinds[type(model.get_submodule(name)).__name__].append(name or "the model itself")
