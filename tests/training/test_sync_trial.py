@@ -3,6 +3,7 @@
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,10 +11,11 @@ from data_pictures import draw_classes
 from forked import ranks
 from timm.layers import DropPath
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from tcnn.training.distributed import Processes, join_processes
 from tcnn.training.finetune import finetune
-from tcnn.training.updates.sync_draws import COMPOSED, FILLS, WholeDraws
+from tcnn.training.updates.sync_draws import COMPOSED, FILLS, WholeDraws, draws
 from tcnn.training.updates.sync_trial import apart, apart_note, trial_images
 
 OPAQUE = ("attention", "sdp", "mem_eff", "nested", "cudnn", "rnn", "lstm", "gru", "_functional", "randperm")
@@ -140,6 +142,23 @@ def test_every_operation_that_draws_is_known() -> None:
         operation = getattr(getattr(torch.ops.aten, packet), overload or "default")
         if torch.Tag.nondeterministic_seeded in operation.tags:
             assert packet.removesuffix("_") in FILLS | COMPOSED, full
+
+
+def test_attention_without_dropout_draws_nothing() -> None:
+    """A compiler would break its graph there."""
+    found = {}
+
+    class Seen(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+            found[func.__name__] = draws(func, args, kwargs or {})
+            return func(*args, **(kwargs or {}))
+
+    x = torch.randn(2, 3, 4)
+    for p in (0.0, 0.5):
+        with Seen():
+            nn.MultiheadAttention(4, 1, dropout=p)(x, x, x)
+            nn.functional.scaled_dot_product_attention(x, x, x, None, p)
+        assert found["multi_head_attention_forward"] is found["scaled_dot_product_attention"] is (p > 0)
 
 
 def test_a_mask_for_all_images_is_not_kept() -> None:

@@ -34,6 +34,8 @@ COMPOSED = {
     "fractional_max_pool2d_with_indices", "fractional_max_pool3d_with_indices",
 }  # fmt: skip
 """Functions that use these operations within."""
+DROPOUT_AT = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}
+"""The place of `dropout_p` among the arguments of attention, which draws for nothing else."""
 
 
 def draws(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
@@ -41,9 +43,10 @@ def draws(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any])
     name = getattr(func, "__name__", "").removesuffix("_")
     if name not in COMPOSED and name not in FILLS:
         return False
-    if kwargs.get("training") is False or kwargs.get("p") == 0:
+    if name in COMPOSED and (kwargs.get("training") is False or kwargs.get("p") == 0):
         return False
-    if name == "scaled_dot_product_attention" and not (kwargs.get("dropout_p") or any(args[4:5])):
+    at = DROPOUT_AT.get(name)
+    if at is not None and not (kwargs.get("dropout_p") or any(args[at : at + 1])):
         return False
     return not (args and isinstance(args[0], nn.Parameter))  # weights are the same for all images
 

@@ -97,6 +97,7 @@ def layers() -> dict[str, nn.Module]:
         "choice": Calls(lambda x: F.gumbel_softmax(x, dim=1)), "like": Calls(lambda x: x + torch.randn_like(x)),
         "size": Calls(lambda x: x * torch.rand(len(x), 1, 1, 1)), "numbers": Calls(lambda x: x + torch.randn(5, 1, 1)),
         "whole batch": Calls(lambda x: x * torch.empty(1, 1, 1, 1).bernoulli_(0.5)), "weights": DropConnect(5, 5, 1),
+        "nothing, then something": Calls(lambda x: F.dropout(x + torch.empty_like(x).bernoulli_(p=0.0), 0.4)),
         "chosen": Calls(lambda x: x * torch.bernoulli(x.detach().sigmoid() / 2)),
     }  # fmt: skip
 
