@@ -1,13 +1,15 @@
-"""The temperature schedule of any training loop: hooks raise τ from its value at conversion to 1, or another end.
+"""The temperature schedule of any training loop: τ is raised from its value at conversion to 1, or another end.
 
 τ must not move within a training step. Two forward passes may share a backward pass (two views of an image, a pair, a
 loss summed over batches), and what gradient checkpointing computes anew must be what was computed first. So a forward
 pass begins a step only if no earlier one still waits for its backward pass, and none that runs within a backward pass
-does.
+does. A forward pass begins with the model's own call, or, where a part is called (`forward_features`), with the first
+layer that gradients reach.
 """
 
 import math
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral, Real
 from typing import Any
 from weakref import WeakSet
@@ -18,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from tcnn.errors import RequestError, shorten
 from tcnn.layers.base import TEMPERATURES, AttentionLayer
+from tcnn.layers.terms.execution import is_transformed, needs_gradients
 from tcnn.models.checks import refuse_inference_tensors, refuse_prepared, unwrapped
 from tcnn.models.running import gpsa_layers
 
@@ -39,10 +42,11 @@ def position(tau: float, start: float, annealing: int, end: float = 1.0) -> int:
 def anneal(model: nn.Module, steps: int, end: float = 1.0) -> None:
     """Make a converted model raise its own τ, evenly in log τ, over this many steps of any training loop.
 
-    A step is a forward pass in training mode with gradients; those that share one backward pass are one step, and a
-    pass that gradient checkpointing repeats is none. How far it has come is read off τ itself, which is part of
-    the state: a state dict has no more entries than without, and training resumes where it was. A second call takes the
-    place of the first. `timm.create_model("t_…", anneal_steps=N, anneal_end=τ)` does the same.
+    A step is a forward pass in training mode with gradients, of the model or of a part (`forward_features`); those that
+    share one backward pass are one step, and a pass that gradient checkpointing repeats is none. How far it has come is
+    read off τ itself, which is part of the state: a state dict has no more entries than without, and training resumes
+    where it was. A second call takes the place of the first. `timm.create_model("t_…", anneal_steps=N, anneal_end=τ)`
+    does the same.
 
     Args:
         model: a T-CNN. steps: 1 or more.
@@ -77,6 +81,9 @@ def anneal(model: nn.Module, steps: int, end: float = 1.0) -> None:
     model.register_forward_pre_hook(annealing)
     model.register_forward_hook(annealing.passed)
     model.register_load_state_dict_post_hook(annealing.look_again)
+    for layer in gpsa_layers(model).values():
+        layer.annealing = annealing
+        annealing.layers.add(layer)
 
 
 def release(model: nn.Module) -> bool:
@@ -87,6 +94,8 @@ def release(model: nn.Module) -> bool:
         for key in own:
             del hooks[key]
         found |= bool(own)
+    for layer in gpsa_layers(model).values():
+        layer.annealing = None
     return found
 
 
@@ -110,6 +119,10 @@ class Annealing:
         self.due = False
         """Whether a step was trained that was not counted: the first pass of reentrant checkpointing has no gradients,
         and is told from an evaluation only when it is repeated. It is counted before the next pass."""
+        self.layers: WeakSet[AttentionLayer] = WeakSet()
+        """The layers of the model; of a copy, those that have been called."""
+        self.first: weakref.ref[nn.Module] | None = None
+        """With which module's call the step began; None if its backward pass is under way, or over."""
         self.awaited: WeakSet[Awaited] = WeakSet()
         """The passes of the current step whose backward pass is still to come."""
         self.version = 0
@@ -124,23 +137,43 @@ class Annealing:
         if model.training and self.done != self.steps and torch.is_grad_enabled():
             self._await(output)
 
+    def entered(self, layer: AttentionLayer, x: Tensor) -> bool:
+        """Before the forward pass of a layer; returns whether it began the step, so that its output is awaited."""
+        if not layer.training or self.done == self.steps or not isinstance(x, Tensor) or is_transformed():
+            return False
+        first, known = self.first and self.first(), layer in self.layers
+        self.layers.add(layer)
+        graded = needs_gradients((x, *layer.parameters()))
+        if (first is None or first is layer) and graded == torch.is_grad_enabled():
+            self._begin(layer)
+        elif not known and self.done and not _is_backward():
+            self._set([layer])
+        return graded and self.first is not None and self.first() is layer
+
+    def left(self, output: Tensor) -> None:
+        """After the forward pass of the layer with which the step began."""
+        self._await(output)
+
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # the count would be compiled in, anew at every step
-    def _begin(self, model: nn.Module) -> None:
-        """Before a forward pass in training mode: begin a step, if it is the first of one."""
+    def _begin(self, module: nn.Module) -> None:
+        """Before a forward pass of the model, or of a layer, in training: begin a step, if it is the first of one."""
         graded = torch.is_grad_enabled()
-        if torch._C._current_graph_task_id() != -1:  # a backward pass is under way, which repeats a forward pass
+        if _is_backward():  # which repeats a forward pass
             self.due |= graded and not self.counted
             return
-        self.counted = graded
-        version = sum(parameter._version for parameter in model.parameters())
-        if self.due or (graded and not (self.awaited and version == self.version)):
+        layers = self.layers if isinstance(module, AttentionLayer) else _layers(module)
+        version = sum(parameter._version for layer in layers for parameter in layer.parameters())
+        same = bool(self.awaited) and version == self.version
+        self.counted = graded or same
+        if self.due or (graded and not same):
             self.due, self.version = False, version
+            self.first = weakref.ref(module)
             self.awaited.clear()
-            self._advance(model)
+            self._advance(list(layers))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _await(self, output: Any) -> None:
-        if torch._C._current_graph_task_id() != -1:
+        if _is_backward():
             return
         nodes = {node for leaf in _tensors(output) if (node := leaf.grad_fn) is not None}
         if nodes:
@@ -154,30 +187,49 @@ class Annealing:
         """The hook of the outputs' graph. It alone keeps `awaited`, which is gone with a graph that is thrown away."""
 
         def arrived(*_: Any, awaited: Awaited = awaited) -> None:
-            self.awaited.clear()  # of two passes the loss may use one
+            if awaited in self.awaited:  # and of no step before
+                self.awaited.clear()  # of two passes the loss may use one
+                self.first = None
 
         return arrived
 
-    def _advance(self, model: nn.Module) -> None:
-        layers = [layer for layer in model.modules() if isinstance(layer, AttentionLayer)]
-        taus = [getattr(layer, name) for layer in layers if layer.gating_param is not None for name in TEMPERATURES]
+    def _advance(self, layers: Sequence[AttentionLayer]) -> None:
         if self.done is None:
+            taus = _temperatures(layers)
             self.done = position(float(taus[0]), self.start, self.steps, self.end) if taus else self.steps
         if self.done < self.steps:
-            for tau in taus:
-                tau.fill_(temperature(self.done, self.start, self.steps, self.end))
             self.done += 1
+            self._set(layers)
+
+    def _set(self, layers: Sequence[AttentionLayer]) -> None:
+        """Set τ of layers to that of the current step."""
+        assert self.done  # noqa: S101 - a step has begun
+        for tau in _temperatures(layers):
+            tau.fill_(temperature(self.done - 1, self.start, self.steps, self.end))
 
     def look_again(self, model: nn.Module, keys: Any) -> None:
         """Read τ anew after a state dict was loaded."""
         self.done = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the passes under way, which are of this model and not of its copy."""
-        return {key: value for key, value in vars(self).items() if key != "awaited"}
+        """Without the layers and the passes under way, which are of this model and not of its copy."""
+        return {key: value for key, value in vars(self).items() if key not in ("layers", "first", "awaited")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, awaited=WeakSet())
+        vars(self).update(state, layers=WeakSet(), first=None, awaited=WeakSet())
+
+
+def _is_backward() -> bool:
+    """Whether a backward pass is under way."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def _layers(model: nn.Module) -> list[AttentionLayer]:
+    return [layer for layer in model.modules() if isinstance(layer, AttentionLayer)]
+
+
+def _temperatures(layers: Sequence[AttentionLayer]) -> list[Tensor]:
+    return [getattr(layer, name) for layer in layers if layer.gating_param is not None for name in TEMPERATURES]
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:

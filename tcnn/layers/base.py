@@ -1,7 +1,7 @@
 """Base class of the attention layers: parameters, gates, locality strengths, temperatures and convolution geometry."""
 
 from numbers import Real
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,16 @@ from tcnn.layers.terms.scopes import GLOBAL, Scope
 
 TEMPERATURES = ("gate_temperature", "position_temperature")
 """Names of the buffers that hold the temperatures τ."""
+
+
+class Steps(Protocol):
+    """Follows the forward passes of layers in training, to know where a step begins."""
+
+    def entered(self, layer: Any, x: Tensor) -> bool:
+        """Before a forward pass; returns whether `left` is to be called after it."""
+
+    def left(self, output: Tensor) -> None:
+        """After it, with its output."""
 
 
 class ConvolutionShaped(nn.Module):

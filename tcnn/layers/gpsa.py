@@ -14,7 +14,7 @@ from tcnn.config.conversion import MOST_HEADS
 from tcnn.layers import filters
 from tcnn.layers.backends import reference
 from tcnn.layers.backends.reference import AttentionInputs
-from tcnn.layers.base import TEMPERATURES, FilterInProjection
+from tcnn.layers.base import TEMPERATURES, FilterInProjection, Steps
 from tcnn.layers.exposed import AttentionPoint, applied
 from tcnn.layers.functional import check_input, gpsa, refuse_no_tensor
 from tcnn.layers.initialise import QueryKey, draw_query_key
@@ -94,6 +94,8 @@ class GPSA2d(FilterInProjection):
     value: nn.Parameter
     attn: AttentionPoint | None
     """Where attention is not fused: what its maps pass through."""
+    annealing: Steps | None = None
+    """What raises τ in training, if anything does (`tcnn.anneal`)."""
 
     @typed("content")
     def __init__(
@@ -258,6 +260,14 @@ class GPSA2d(FilterInProjection):
         self.attn = None if fused else AttentionPoint()
 
     def forward(self, input: Tensor) -> Tensor:
+        annealing = None if torch.compiler.is_compiling() else self.annealing
+        if annealing is None or not annealing.entered(self, input):
+            return self._attend(input)
+        y = self._attend(input)
+        annealing.left(y)
+        return y
+
+    def _attend(self, input: Tensor) -> Tensor:
         if self.attn is not None:
             refuse_no_tensor(input)
             weights = self.attn(input, self.tensors, self.geometry, self.scope)

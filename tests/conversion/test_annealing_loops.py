@@ -1,19 +1,22 @@
-"""`tcnn.anneal` in loops with several forward passes a step, or with gradient checkpointing: one τ a step."""
+"""`tcnn.anneal` in loops with parts of models, several forward passes a step or checkpoints: one τ a step."""
 
 import copy
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
+from timm.task import FeatureDistillationTask
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 import tcnn
-from tcnn.conversion.annealing import Annealing, temperature
+from tcnn.conversion.annealing import Annealing, release, temperature
 from tcnn.errors import RequestError
 
 START = 1 / 46
@@ -49,8 +52,7 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
 def of_a_fixed_tau(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> dict[str, Tensor]:
     """The gradients of a loss at the model's current τ, without annealing or checkpoints."""
     twin = copy.deepcopy(model)
-    twin._forward_pre_hooks.clear()
-    twin._forward_hooks.clear()
+    release(twin)
     twin.zero_grad()
     loss(twin).backward()
     return gradients(twin)
@@ -157,6 +159,81 @@ def test_a_copy_made_within_a_step_waits_for_nothing() -> None:
     twin(images()).sum().backward()
     assert tau(twin) > tau(model)
     output.sum().backward()
+
+
+def deep(count: int = COUNT) -> nn.Module:
+    """Three GPSA layers, the last of which is called twice."""
+    torch.manual_seed(0)
+    last = nn.Conv2d(4, 4, 3, padding=1)
+    cnn = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1), last, nn.ReLU(), last).double()
+    model = tcnn.convert(cnn, input_size=8, target=".*").model.train()
+    tcnn.anneal(model, count)
+    return model
+
+
+def taus(model: nn.Module) -> set[float]:
+    return {float(module.gate_temperature) for module in model.modules() if isinstance(module, tcnn.GPSA2d)}
+
+
+WAYS: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    "forward": lambda model, x: model.forward(x),
+    "its children": lambda model, x: nn.Sequential(*model.children())(x),
+    "the first of them in a checkpoint": lambda model, x: model[1:](  # type: ignore[index]
+        checkpoint(model[0], x, use_reentrant=False)  # type: ignore[index]
+    ),
+    "the last of them in one, which begins without gradients": lambda model, x: checkpoint(
+        model[1:], model[0](x), use_reentrant=True,  # type: ignore[index]
+    ),
+    "two views": lambda model, x: model.forward(x) * model.forward(x.flip(-1)),
+    "a view by its call": lambda model, x: model(x) * model.forward(x.flip(-1)),
+    "a copy": lambda model, x: copy.deepcopy(model).forward(x) + model.forward(x),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_step_begins_with_the_first_layer_where_the_model_is_not_called(way: str) -> None:
+    model, found = deep(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    for _ in range(COUNT + 1):
+        WAYS[way](model, images()).square().sum().backward()
+        (tau,) = taus(model)
+        found.append(tau)
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            model.forward(images())
+    assert found == rising(COUNT + 1)
+
+
+def test_layers_that_are_frozen_begin_no_step() -> None:
+    model, found = deep(), []
+    model[0].requires_grad_(False)  # type: ignore[index, operator]
+    for _ in range(COUNT):
+        (model.forward(images()) + model.forward(images())).square().sum().backward()
+        (tau,) = taus(model)
+        found.append(tau)
+    assert found == rising(COUNT)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_the_parts_of_a_copy_count_on(copied: Callable[[nn.Module], nn.Module]) -> None:
+    model = deep()
+    for _ in range(2):
+        model.forward(images()).sum().backward()
+    twin = copied(model)
+    twin.forward(images()).sum().backward()
+    assert [*taus(model), *taus(twin)] == pytest.approx([temperature(n, START, COUNT) for n in (1, 2)], rel=1e-6)
+
+
+def test_feature_distillation_of_timm() -> None:
+    student = timm.create_model("t_test_resnet", num_classes=4, anneal_steps=COUNT)
+    teacher = timm.create_model("test_resnet", num_classes=4)
+    task = FeatureDistillationTask(student, teacher, criterion=nn.CrossEntropyLoss(), verbose=False).train()
+    found = []
+    for _ in range(2):
+        task(torch.randn(2, 3, 32, 32), torch.arange(2))["loss"].backward()
+        found.append(max(taus(student)))
+    assert found == rising(2)
 
 
 @pytest.mark.parametrize("steps", [np.int64(10), np.int32(10)])
