@@ -218,12 +218,12 @@ class TestRefused:
         ),
     )
     def test_unknown_families(self, name: str, kind: str) -> None:
-        with pytest.raises(UnsupportedLayerError, match=f"not for {kind}; use stride=keep") as caught:
+        with pytest.raises(UnsupportedLayerError, match=rf"not for timm\.[a-z.]*\.{kind}; use stride=keep") as caught:
             tcnn.convert(meta_model(name), stride="remove")
-        assert "known for ByobNet, EfficientNet, " in str(caught.value) and ", ResNet, " in str(caught.value)
+        assert "known for timm's ByobNet, EfficientNet, " in str(caught.value) and ", ResNet, " in str(caught.value)
 
     def test_a_module_that_is_no_timm_model(self) -> None:
-        with pytest.raises(UnsupportedLayerError, match="not for PlainNet"):
+        with pytest.raises(UnsupportedLayerError, match=r"not for nets\.PlainNet"):
             tcnn.convert(PlainNet(), stride="remove")
 
     @pytest.mark.parametrize(("kernel", "padding"), [(2, 0), (4, 1), ((3, 2), (1, 0))], ids=["2×2", "4×4", "3×2"])
