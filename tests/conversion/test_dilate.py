@@ -248,6 +248,16 @@ def test_what_cannot_be_dilated_is_refused_in_one_line(case: str) -> None:
         tcnn.convert(build(), stride="dilate", input_size=(32, 32))
 
 
+def test_a_model_that_reads_values_is_dilated_on_its_own_device() -> None:
+    class Reading(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x if x.abs().sum().item() >= 0 else -x
+
+    source = net(Reading())
+    model, report = tcnn.convert(source, stride="dilate", input_size=(32, 32))
+    assert report.strides_removed and not any(value.is_meta for value in model.state_dict().values())
+
+
 def test_a_stride_of_rows_alone_dilates_rows_alone() -> None:
     source = net(nn.Conv2d(8, 8, 3, stride=(2, 1), padding=1), nn.MaxPool2d(3, 1)).double()
     converted, report = tcnn.convert(source, target="4", stride="dilate", input_size=(64, 32))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tcnn.conversion.carry import copy_with
-from tcnn.errors import UnsupportedLayerError, one_line, shorten
+from tcnn.errors import RequestError, UnsupportedLayerError, one_line, shorten
 from tcnn.layers.filters import padding_of, pair, unknown
 from tcnn.layers.terms.positions import Pair
 from tcnn.models.trace import Step, meta_copy, trace
@@ -63,13 +63,25 @@ def strideless_layers(model: nn.Module, removal: StrideRemoval) -> dict[str, nn.
 
 def steps_without(model: nn.Module, removal: StrideRemoval, size: Pair | None) -> list[Step]:
     """The steps of the model without its stride; raises `UnsupportedLayerError` where it does not run without."""
-    bare = copy_with(meta_copy(model), strideless_layers(model, removal))
+    layers = strideless_layers(model, removal)
+    try:
+        return _steps_of(copy_with(meta_copy(model), layers), removal.way, size)
+    except UnsupportedLayerError:
+        try:
+            trace(meta_copy(model), size)
+        except RequestError:  # it reads values, with its stride as well
+            return _steps_of(copy_with(model, layers), removal.way, size)
+        raise
+
+
+def _steps_of(bare: nn.Module, way: str, size: Pair | None) -> list[Step]:
+    """`steps_without`, of a copy that has lost its stride."""
     try:
         return trace(bare, size)
     except Exception as error:
         where = _failing(bare, size)
         raise UnsupportedLayerError(
-            f"stride={removal.way}: {where and f'{where}: '}{type(bare.get_submodule(where)).__name__} does not run "
+            f"stride={way}: {where and f'{where}: '}{type(bare.get_submodule(where)).__name__} does not run "
             f"on maps without that stride ({shorten(one_line(error.__cause__ or error), 240)}); use stride=keep"
         ) from error
 
