@@ -122,7 +122,7 @@ class Annealing:
         self.layers: WeakSet[AttentionLayer] = WeakSet()
         """The layers of the model; of a copy, those that have been called."""
         self.first: weakref.ref[nn.Module] | None = None
-        """With which module's call the step began; None if its backward pass is under way, or over."""
+        """With which module's call the step began; None when that of the model, or its backward pass, is over."""
         self.awaited: WeakSet[Awaited] = WeakSet()
         """The passes of the current step whose backward pass is still to come."""
         self.version = 0
@@ -135,7 +135,7 @@ class Annealing:
     def passed(self, model: nn.Module, args: Any, output: Any) -> None:
         """The forward hook: from now on a backward pass is awaited."""
         if model.training and self.done != self.steps and torch.is_grad_enabled():
-            self._await(output)
+            self._passed(output)
 
     def entered(self, layer: AttentionLayer, x: Tensor) -> bool:
         """Before the forward pass of a layer; returns whether it began the step, so that its output is awaited."""
@@ -167,11 +167,16 @@ class Annealing:
         self.counted = graded or same
         if self.due or (graded and not same):
             self.due, self.version = False, version
-            self.first = weakref.ref(module)
+            self.first = weakref.ref(module) if graded else None
             self.awaited.clear()
             self._advance(list(layers))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _passed(self, output: Any) -> None:
+        if not _is_backward():
+            self.first = None  # with whatever is called next, unless this pass is awaited then
+            self._await(output)
+
     def _await(self, output: Any) -> None:
         if _is_backward():
             return

@@ -205,6 +205,16 @@ def test_a_step_begins_with_the_first_layer_where_the_model_is_not_called(way: s
     assert found == rising(COUNT + 1)
 
 
+def test_a_call_of_the_model_without_a_backward_pass_hides_no_later_steps() -> None:
+    """As a summary of the model makes one before the loop; it counts, as ever."""
+    model, found = deep(), []
+    model(images())
+    for _ in range(COUNT):
+        model.forward(images()).sum().backward()
+        found.append(max(taus(model)))
+    assert found == pytest.approx([temperature(min(n + 1, COUNT - 1), START, COUNT) for n in range(COUNT)], rel=1e-6)
+
+
 def test_layers_that_are_frozen_begin_no_step() -> None:
     model, found = deep(), []
     model[0].requires_grad_(False)  # type: ignore[index, operator]
