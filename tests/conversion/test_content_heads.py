@@ -125,7 +125,7 @@ def test_timm_builds_and_inspection_measures_them() -> None:
     for head in layer.heads[:9]:
         assert head.tap is not None and head.centre is not None and head.non_locality.positional is not None
     for head in layer.heads[9:]:
-        assert (head.tap, head.centre, head.span, head.gate) == (None, None, None, 0)
+        assert (head.tap, head.centre, head.span, head.gate) == (None, None, None, None)
         assert head.non_locality.positional is None and head.non_locality.total == head.non_locality.content
 
 
