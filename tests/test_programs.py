@@ -94,7 +94,9 @@ def test_loading_collects_nothing_and_leaves_what_it_loaded_out() -> None:
 def torch_that_tells(directory: Path) -> None:
     """A `torch` that says whether garbage is looked for while it is imported, and then is not there."""
     (directory / "torch.py").write_text(
-        "import gc\nprint('collected' if gc.isenabled() else 'quick')\nraise ImportError('told')\n"
+        "import gc, sys\n"
+        "print('collected' if gc.isenabled() else 'quick', file=sys.__stdout__)  # a command's own is its result\n"
+        "raise ImportError('told')\n"
     )
 
 
