@@ -66,6 +66,11 @@ def until(page: Any, true: Callable[[], object], seconds: float = 40) -> None:
         page.wait_for_timeout(50)
 
 
+def open_log(page: Any) -> None:
+    """Unfold a job's log by the keyboard: charts that appear above it would move it from under the pointer."""
+    page.get_by_text("Log", exact=True).press("Enter")
+
+
 PLACES = """(element, words) => {
     const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
     const found = {};

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from browsing import LOOKS, Open, archive, client_of, inaccessible, sync_api
+from browsing import LOOKS, Open, archive, client_of, inaccessible, open_log, sync_api
 from sampled import sampled
 from serving import Server
 from story import Story
@@ -112,7 +112,7 @@ def long_log(server: Server, story: Story, open_page: Open) -> tuple[Any, Any]:
     long = "".join(f"step {number} {'.' * 20}\n" for number in range(2000))  # more than the end that is shown
     (attempt / "log.txt").write_text(f"the Beginning <b>\n{long}the beginning of the end\n")
     page = open_page(f"{server.url}/#/jobs/{story.succeeded.job}")
-    page.get_by_text("Log", exact=True).click()
+    open_log(page)
     log = page.locator("pre.log").last
     expect(log).to_contain_text("the beginning of the end")
     expect(log).not_to_contain_text("the Beginning <b>")
@@ -140,7 +140,7 @@ def test_every_time_that_a_worker_took_a_job_has_its_log(server: Server, story: 
             house.store.resume(claim.job)
             assert house.store.claim(claim.worker) is not None
     page = open_page(f"{server.url}/#/jobs/{claim.job}")
-    page.get_by_text("Log", exact=True).click()
+    open_log(page)
     log, attempt = page.locator("pre.log").last, page.get_by_label("Attempt")
     expect(log).to_have_text("the log of time 3\n")
     attempt.select_option("1")
@@ -160,7 +160,7 @@ def test_every_time_that_a_worker_took_a_job_has_its_log(server: Server, story: 
     expect(offered).to_have_count(3)
     shutil.rmtree(house.home.attempt(claim.job, 1))
     page.reload()
-    page.get_by_text("Log", exact=True).click()
+    open_log(page)
     expect(log).to_have_text("the log of time 3\n")
     expect(attempt).to_be_hidden()  # there is no other
     with page.expect_response(re.compile("/resume$")):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Open, inaccessible, sync_api, until
+from browsing import Open, inaccessible, open_log, sync_api, until
 from mortal import Mortal, mortal
 from story import Story, pictures
 
@@ -67,7 +67,7 @@ def test_what_was_opened_while_it_was_away_is_there_when_it_is_back(
     """Of a job's page: its log, of which the lines that were there stay, and the details of before and after."""
     page = opened(open_page, f"{server.url}/#/jobs/{story.succeeded.job}")
     log = page.get_by_role("region", name=re.compile("^Log"))
-    page.get_by_text("Log", exact=True).click()
+    open_log(page)
     expect(log).to_contain_text("converting")
     server.kill()
     page.get_by_label("Search", exact=True).fill("done")
@@ -167,7 +167,7 @@ def test_an_answer_that_breaks_off_is_asked_for_again(server: Mortal, story: Sto
     before = (folder / "log.txt").read_text()
     (folder / "log.txt").write_text(before + "a long line, of which there are many\n" * 2_000_000 + "the last\n")
     page = opened(open_page, f"{server.url}/#/jobs/{story.succeeded.job}")
-    page.get_by_text("Log", exact=True).click()
+    open_log(page)
     expect(page.get_by_role("region", name=re.compile("^Log"))).to_contain_text("the last")
     begun: list[str] = []
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from browsing import LOOKS, Open, inaccessible, sync_api
+from browsing import LOOKS, Open, inaccessible, open_log, sync_api
 from serving import Server, hosted
 from story import Story
 
@@ -49,7 +49,7 @@ def test_a_job_is_shared_and_the_link_revoked(server: Server, story: Story, open
     guest.get_by_text("The images on which they differ").click()
     expect(guest.locator(".changed code").first).to_be_visible()
     expect(guest.locator(".changed a")).to_have_count(0)  # the explorer is not a link's to open
-    guest.get_by_text("Log", exact=True).click()
+    open_log(guest)
     expect(guest.locator("pre.log").last).to_have_text("converting\ndone\n")
     assert guest.evaluate("Object.keys(sessionStorage).concat(Object.keys(localStorage)).join()") == ""
 
@@ -80,7 +80,7 @@ def test_a_link_changes_nothing_for_whoever_has_a_key(server: Server, story: Sto
     assert story.house.store.shares(story.failed.job, "local") == [share]
     _, other = story.house.store.create_share(story.succeeded.job, "local", 60)
     guest = open_page(f"{server.url}/#/shared/{other}")
-    guest.get_by_text("Log", exact=True).click()
+    open_log(guest)
     expect(guest.locator("pre.log").last).to_have_text("converting\ndone\n")
     for width, scheme in LOOKS:
         guest.set_viewport_size({"width": width, "height": 860})
