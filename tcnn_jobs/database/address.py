@@ -15,7 +15,7 @@ _REPEATED = frozenset({"host", "port"})
 _MISREAD = re.compile(
     r'(invalid ("?\w+"? value|port number|integer value|SSL protocol version range)|weak sslmode '
     r'|"min_protocol_version" is greater|could not parse network address |negative require_auth )[^\n]*'
-    r"|keepalives parameter must be an integer"
+    r'|keepalives parameter must be an integer|definition of service "[^"\n]*" not found'
 )
 """What libpq 12 to 18 say of values that they cannot read, or that contradict each other."""
 
@@ -67,3 +67,8 @@ def _check(url: URL) -> None:
             raise RequestError(f"TCNN_DATABASE_URL: PostgreSQL has no connection parameter {name!a}; {meant}")
         if not isinstance(value, str) and name not in _REPEATED:
             raise RequestError(f"TCNN_DATABASE_URL: expected one {name}, found {len(value)}")
+    timeout, encoding = url.query.get("connect_timeout", "1"), url.query.get("client_encoding", "utf8")
+    if not re.fullmatch("-?[0-9]+", str(timeout)):
+        raise RequestError(f"TCNN_DATABASE_URL: expected connect_timeout in whole seconds, found {timeout!a}")
+    if str(encoding).lower().replace("-", "") not in ("utf8", "unicode"):
+        raise RequestError(f"TCNN_DATABASE_URL: expected client_encoding=utf8, found {encoding!a}")

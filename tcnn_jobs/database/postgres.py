@@ -94,21 +94,24 @@ def connecting(url: URL, wait: float, **pool: Any) -> Engine:
         "idle_in_transaction_session_timeout": 10 * limit + 1000,
     }
     given = str(url.query.get("options", ""))
+    unless_given = {
+        "connect_timeout": max(2, round(wait)),  # less is not heard by libpq
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": limits["statement_timeout"],
+        "application_name": "tcnn",
+    }
     engine = create_engine(
         url,
         **pool,
         pool_pre_ping=True,
         # Whatever the database's defaults: those who wait for a tenant's row must see what the one before has written.
         isolation_level="READ COMMITTED",
-        connect_args={
+        connect_args={name: value for name, value in unless_given.items() if name not in url.query}
+        | {
             "client_encoding": "utf8",
-            "connect_timeout": max(2, round(wait)),  # less is not heard by libpq
             "options": " ".join([given, *(f"-c {name}={value}" for name, value in limits.items())]),
-            "keepalives_idle": 10,
-            "keepalives_interval": 5,
-            "keepalives_count": 3,
-            "tcp_user_timeout": limits["statement_timeout"],
-            "application_name": "tcnn",
         },
     )
 

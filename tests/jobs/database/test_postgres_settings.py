@@ -79,3 +79,16 @@ def test_quotas_hold_at_another_isolation_level(own_postgres_url: str, postgres_
         assert sum(pool.map(submit, range(24))) == 3
     for store in stores:
         store.close()
+
+
+def test_parameters_of_the_address_are_heard(postgres_url: str) -> None:
+    """Those that tcnn sets where none are given, and the server's settings that it adds to given ones."""
+    given = "application_name=ours&keepalives_idle=77&connect_timeout=21&options=-c%20work_mem%3D7MB"
+    store = Store(f"{postgres_url}{'&' if '?' in postgres_url else '?'}{given}")
+    with store.reading() as connection:
+        shown = [connection.scalar(text(f"SHOW {name}")) for name in ("application_name", "work_mem")]
+        parameters = connection.connection.driver_connection.info.get_parameters()  # type: ignore[union-attr]
+    assert shown == ["ours", "7MB"]
+    assert (parameters["keepalives_idle"], parameters["connect_timeout"]) == ("77", "21")
+    assert parameters["keepalives_count"] == "3"
+    store.close()
