@@ -22,6 +22,8 @@ EXTRA = "extra_state"
 """The metadata key of extra states that are no tensors; with `_` before it, the last part of their names."""
 FIRST = {"version": 1}
 """What PyTorch keeps of a module whose class says nothing else."""
+COUNTER = "num_batches_tracked"
+"""What batch norms have only since their second version."""
 
 DAMAGED = "its versions of modules or their extra states are damaged; copy or download it again"
 NO_LITERAL = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)
@@ -67,9 +69,17 @@ class State(NamedTuple):
         return made
 
     def to_load(self, own: Mapping[str, Any]) -> "OrderedDict[str, Any]":
-        """The state dict for a module whose own is `own`, which also has the versions where they are not known."""
+        """The state dict for a module whose own is `own`, which also has the versions where they are not known.
+
+        Batch norms without their counters are of the first version, to which PyTorch adds them.
+        """
         of_module: Versions = own._metadata  # type: ignore[attr-defined]
-        known = of_module if self.versions is None else {name: self.versions.get(name, FIRST) for name in of_module}
+        if self.versions is None:
+            missing = (key.rpartition(".") for key in own if key not in self.tensors)
+            added = {name for name, _, last in missing if last == COUNTER}
+            known = {name: FIRST if name in added else one for name, one in of_module.items()}
+        else:
+            known = {name: self.versions.get(name, FIRST) for name in of_module}
         return self._replace(versions=known).state_dict()
 
 

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tcnn.errors import WeightsError, one_line, shorten
-from tcnn.state import State, of_file, parts
+from tcnn.state import COUNTER, State, of_file, parts
 
 ENTRIES = (
     "state_dict_ema", "model_ema", "ema_state_dict", "state_dict", "model_state_dict", "model", "net", "network",
@@ -191,6 +191,8 @@ def mismatch(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], classi
     """How a state dict differs from a model's own: the first key that does, in the model's order, or None."""
     for key, tensor in expected.items():
         if key not in state:
+            if key.rpartition(".")[2] == COUNTER:
+                continue  # PyTorch adds it
             return f"{key}: expected {tuple(tensor.shape)}, not in the file{_found(expected, state)}"
         found = tuple(state[key].shape)
         if found != tuple(tensor.shape):

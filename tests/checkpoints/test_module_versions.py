@@ -167,3 +167,26 @@ def test_weights_that_a_module_refuses_are_refused(tmp_path: Path) -> None:
     assert read(file).state.versions == {"gain": {"version": 0}}
     with network_named(f"{__name__}:net"), pytest.raises(WeightsError, match="expected version 1 or 2"):
         create_source(f"{__name__}:net", weights=file)
+
+
+def counted() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), Gain(), nn.Sequential(nn.BatchNorm2d(4)))
+
+
+@pytest.mark.parametrize("kind", ["pth", "safetensors"])
+def test_weights_without_counters_of_batch_norms(kind: str, tmp_path: Path) -> None:
+    """As programs before PyTorch 0.4.1 wrote them, or other ones: PyTorch adds them, of whatever else has a version."""
+    file, state = tmp_path / f"w.{kind}", {**counted().state_dict(), "2.gain": torch.tensor(0.5)}
+    state = {name: value for name, value in state.items() if name != "1.num_batches_tracked"}
+    torch.save(state, file) if kind == "pth" else save_file(state, file)
+    with network_named(f"{__name__}:counted"):
+        model = create_source(f"{__name__}:counted", weights=file)
+        assert torch.equal(model.get_submodule("0").weight, state["0.weight"])
+        assert model.get_parameter("2.gain").item() == 0.5
+        torch.save({**state, "3.0.bias": torch.zeros(5)}, tmp_path / "v.pth")
+        with pytest.raises(WeightsError, match=r"3\.0\.bias: expected \(4,\), found \(5,\)"):
+            create_source(f"{__name__}:counted", weights=tmp_path / "v.pth")
+    for alone in (nn.BatchNorm2d(4), nn.Sequential(nn.BatchNorm2d(4), nn.BatchNorm2d(4))):
+        bare = {name: one + 1 for name, one in alone.state_dict().items() if "num_batches" not in name}
+        alone.load_state_dict(parts(bare).to_load(alone.state_dict()))
+        assert all(torch.equal(alone.state_dict()[name], one) for name, one in bare.items())
