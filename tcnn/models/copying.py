@@ -6,8 +6,10 @@ also refuses locks, open files and what holds these.
 """
 
 import copy
+import copyreg
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from types import FunctionType, NoneType
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -17,6 +19,8 @@ from tcnn.errors import RequestError, TcnnError, one_line, out_of_memory, shorte
 Memo = dict[int, Any]
 """What `copy.deepcopy` has copied already, by identity."""
 Model = TypeVar("Model", bound=nn.Module)
+_SHARED = frozenset((NoneType, bool, int, float, str, type, FunctionType))
+"""Types whose values `copy.deepcopy` does not copy, and which hold no tensor."""
 
 
 def copied(model: Model, memo: Memo | None = None) -> Model:
@@ -29,6 +33,7 @@ def copied(model: Model, memo: Memo | None = None) -> Model:
     """
     memo = memo_of(model) if memo is None else memo
     try:
+        _copy_modules(model, memo)
         return copy.deepcopy(model, memo)
     except TcnnError:
         raise
@@ -57,24 +62,53 @@ def empty_tables(model: nn.Module) -> Memo:
     }
 
 
+def _copy_modules(model: nn.Module, memo: Memo) -> None:
+    """Put copies of the modules into the memo, as `copy.deepcopy` makes them but three times as fast.
+
+    It would copy the name of every attribute, too. Modules that are copied in a way of their own are left to it.
+    """
+    twins: list[tuple[Any, dict[str, Any]]] = []
+    left = [model]
+    while left:
+        module = left.pop()
+        if id(module) not in memo and (state := _state(module)) is not None:
+            memo[id(module)] = twin = type(module).__new__(type(module))
+            twins.append((twin, state))
+            left += [child for child in module._modules.values() if child is not None]
+    for twin, state in reversed(twins):  # modules before those that hold them
+        copies = {key: value if type(value) in _SHARED else copy.deepcopy(value, memo) for key, value in state.items()}
+        twin.__setstate__(copies)
+
+
+def _state(module: nn.Module) -> dict[str, Any] | None:
+    """What `copy.deepcopy` copies of a module: its attributes; None where its class says how it is to be copied."""
+    if getattr(module, "__deepcopy__", None) is not None or type(module) in copyreg.dispatch_table:
+        return None
+    reduced: Any = module.__reduce_ex__(4)
+    make, given, *state = reduced
+    plain = make is copyreg.__newobj__ and given == (type(module),)  # type: ignore[attr-defined]
+    return state[0] if plain and len(state) and isinstance(state[0], dict) and not any(state[1:]) else None
+
+
 def _without_history(model: nn.Module) -> Memo:
     """Copies of the tensors that the model's modules hold and that are results of a computation with gradients."""
-    memo: Memo = {}
-    for module in model.modules():
-        for tensor in _tensors_in(list(vars(module).values()), set()):
-            if not tensor.is_leaf and id(tensor) not in memo:
-                memo[id(tensor)] = tensor.detach().clone()
-    return memo
+    held = [list(vars(module).values()) for module in model.modules()]
+    return {id(tensor): tensor.detach().clone() for tensor in _tensors_in(held) if not tensor.is_leaf}
 
 
-def _tensors_in(value: object, seen: set[int]) -> Iterator[Tensor]:
-    """Tensors in lists, tuples and dicts, nested; what modules hold is theirs."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple | dict) and id(value) not in seen:
-        seen.add(id(value))  # a list may hold itself
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _tensors_in(part, seen)
+def _tensors_in(values: Iterable[object]) -> Iterator[Tensor]:
+    """Tensors in lists, tuples and dicts, nested, each once; what modules hold is theirs."""
+    left, seen = list(values), set[int]()
+    while left:
+        value = left.pop()
+        if type(value) in _SHARED or id(value) in seen:  # a list may hold itself
+            continue
+        if isinstance(value, Tensor):
+            seen.add(id(value))
+            yield value
+        elif isinstance(value, list | tuple | dict) and value:
+            seen.add(id(value))
+            left.extend(value.values() if isinstance(value, dict) else value)
 
 
 def _refused(model: nn.Module, error: Exception) -> str:

@@ -68,7 +68,7 @@ def _shape_only(func: Callable[..., Any], x: Tensor, second: Any = None, *_: obj
     return None
 
 
-class _ShapesOnly(TorchFunctionMode):
+class ShapesOnly(TorchFunctionMode):
     """Skips the arithmetic of normalisations, activations and linear layers, whose output shapes are known.
 
     On the meta device these are decompositions written in Python, and took two thirds of the time of a trace.
@@ -192,7 +192,7 @@ def _forward(model: nn.Module, input_size: tuple[int, int] | None, look: Callabl
     shape = (1, *input_shape(model, input_size))
     try:
         copied = meta_copy(model).eval()
-        with torch.device("meta"), _ShapesOnly():
+        with torch.device("meta"), ShapesOnly():
             return look(copied, torch.zeros(shape, dtype=weights_dtype(copied)))
     except Exception:  # whatever the meta device cannot do, the model's own device can
         return _forward_in_place(model, shape, look)

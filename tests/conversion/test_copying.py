@@ -4,6 +4,7 @@ import ast
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch.nn.utils import prune
 
 import tcnn
 from tcnn.errors import RequestError
-from tcnn.models.copying import copied
+from tcnn.models.copying import copied, memo_of
 from tcnn.models.running import in_dtype
 from tcnn.models.trace import meta_copy
 
@@ -81,6 +82,41 @@ def test_what_was_computed_is_copied_once_and_without_its_history() -> None:
         assert made.loss is parts[1][0] and made.loss is not net.loss
         assert made.loss.is_leaf and torch.equal(made.loss, net.loss)
         assert parts[0].is_leaf and torch.equal(parts[0], net.seen["parts"][0])  # type: ignore[index]
+
+
+def test_as_deepcopy_does_where_a_class_says_how() -> None:
+    """And one under two names is one again; of what stands in the memo nothing is copied."""
+
+    class Kept(nn.Linear):
+        def __getstate__(self) -> dict[str, object]:
+            return {**super().__getstate__(), "left": "behind"}
+
+        def __setstate__(self, state: dict[str, object]) -> None:
+            super().__setstate__(state | {"arrived": self.__class__})
+
+    class Own(nn.Linear):
+        def __deepcopy__(self, memo: object) -> nn.Module:
+            return nn.Identity()
+
+    net = nn.Sequential(Kept(2, 2), Own(2, 2), nn.Sequential(Net()))
+    net.again, net.plain, net.lock = net[0], [net[0]], nn.Sequential()  # type: ignore[assignment]
+    net.lock.held = threading.Lock()  # type: ignore[assignment]
+    stand_in = nn.Identity()
+    made: Any = copied(net, {**memo_of(net), id(net.lock): stand_in})
+    assert made[0] is made.again is made.plain[0] is not net[0]
+    assert (made[0].left, made[0].arrived) == ("behind", Kept)
+    assert isinstance(made[1], nn.Identity)
+    assert made.lock is stand_in
+    x = torch.randn(1, 3, 16, 16)
+    assert torch.equal(made[2](x), net[2](x)) and made[2][0].stem.weight is not net[2][0].stem.weight
+
+
+def test_however_deep_its_modules_are_nested() -> None:
+    """copy.deepcopy goes five calls deeper for each, and ended at Python's limit."""
+    net: nn.Module = nn.Linear(2, 2)
+    for _ in range(250):
+        net = nn.Sequential(net)
+    assert sum(1 for _ in copied(net).modules()) == 251
 
 
 @pytest.mark.parametrize("call", ["convert", "verify", "fuse"])

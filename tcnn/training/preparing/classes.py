@@ -51,10 +51,10 @@ def fit_classes(model: nn.Module, class_names: Sequence[str], size: tuple[int, i
 def check_outputs(model: nn.Module, size: tuple[int, int], classes: int) -> None:
     """Check what a model returns on images of (height, width), in training and in evaluation mode.
 
-    Raises `RequestError` for anything but logits, or another number of classes.
+    Raises `RequestError` for images that it cannot take, anything but logits, or another number of classes.
     """
-    check_training_output(model, input_shape(model, size))
     found = output_shape(model, size)
+    check_training_output(model, input_shape(model, size))
     if found != (1, classes):
         raise RequestError(
             f"{type(model).__name__}: expected an output of (1, {classes}), as the data set has {classes} classes, "

@@ -20,7 +20,7 @@ from tcnn.errors import CheckpointError, NothingToConvertError, RequestError, We
 from tcnn.models.checks import refuse_computed, refuse_other_dtypes
 from tcnn.models.copying import copied
 from tcnn.models.running import gpsa_layers
-from tcnn.models.trace import check_size, input_shape, parameter_count
+from tcnn.models.trace import input_shape, parameter_count
 from tcnn.state import parts
 from tcnn.training.preparing.classes import check_outputs, fit_classes, notes_of_files, set_metadata
 from tcnn.training.preparing.converted import conversion_at, refuse_conversion, refuse_convolution
@@ -118,7 +118,6 @@ def prepare(
         if release(model):
             notes.append("anneal_steps has no say here: the trainer raises τ itself (anneal, anneal_epochs)")
         ablate(model, config)
-    check_size(model, size)
     check_outputs(model, size, len(class_names))
     trunk = _freeze(model, config, size, notes)
     set_metadata(model, size, class_names)

@@ -14,7 +14,7 @@ from tcnn.config import FinetuneConfig
 from tcnn.data.sources.names import class_name
 from tcnn.errors import RequestError
 from tcnn.models.running import weights_dtype
-from tcnn.models.trace import meta_copy, output_count
+from tcnn.models.trace import ShapesOnly, meta_copy, output_count
 
 
 def create_task(
@@ -52,7 +52,8 @@ class HardDistillationTask(LogitDistillationTask):  # type: ignore[misc]
 def check_training_output(model: nn.Module, image: tuple[int, int, int]) -> None:
     """Raise `RequestError` for a model that returns anything but its logits in training, such as auxiliary ones."""
     try:
-        with torch.no_grad():  # on a copy without values: a training pass would move the statistics of normalisation
+        # On a copy without values: a training pass would move the statistics of normalisation.
+        with torch.no_grad(), ShapesOnly():
             found = meta_copy(model).train()(torch.empty(2, *image, device="meta", dtype=weights_dtype(model)))
     except Exception:  # what cannot run without values is seen at the first step
         return
