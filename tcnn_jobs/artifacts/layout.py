@@ -4,6 +4,7 @@ Every path that a database row or a request names is made here, and stays inside
 
 tcnn.db                         the queue, unless it is on PostgreSQL
 jobs/JOB/CLAIM/                 one attempt: what it was told, its log, its reports, its files
+jobs/JOB/CLAIM.RANDOM/          one that was set aside, because a later one has its number
 datasets/ID/                    an uploaded data set, unpacked
 checkpoints/ID.safetensors      an uploaded checkpoint, or uploaded weights of a CNN
 incoming/                       uploads that are still being received
@@ -14,6 +15,7 @@ In the store:
 
 jobs/JOB/CLAIM/manifest.json    what of an attempt is there, written after all that it names
 jobs/JOB/CLAIM/SHA256/NAME      a file of the attempt, never changed
+jobs/JOB/CLAIM.RANDOM/manifest.json  that of one that was set aside; its files stay where they are
 datasets/ID.tar                 an uploaded data set, unpacked, checked and packed again
 checkpoints/ID.safetensors      an uploaded checkpoint, or uploaded weights of a CNN
 database.id                     which database these objects belong to
@@ -129,16 +131,23 @@ class Manifest(Model):
 
 
 class Named(NamedTuple):
-    """The parts of the key of a job's object: job, claim and name."""
+    """The parts of the key of a job's object: job, attempt (`3`, or `3.RANDOM`), its claim, and name."""
 
     job: str
+    attempt: str
     claim: int
     name: str
 
 
-def manifest_key(job: str, claim: int) -> str:
+def claim_of(attempt: str) -> int | None:
+    """The claim of an attempt by its name: `3`, or `3.RANDOM` if it was set aside; None for any other name."""
+    number = attempt.partition(".")[0]
+    return int(number) if number.isdecimal() else None
+
+
+def manifest_key(job: str, attempt: int | str) -> str:
     """The key of an attempt's manifest."""
-    return f"jobs/{job}/{claim}/{MANIFEST}"
+    return f"jobs/{job}/{attempt}/{MANIFEST}"
 
 
 def file_key(file: Artifact) -> str:
@@ -160,6 +169,5 @@ def upload_digest(upload: Upload) -> str:
 def parse(key: str) -> Named | None:
     """Parse the key of a job's object; None for any other."""
     parts = key.split("/")
-    if len(parts) < 4 or parts[0] != "jobs" or not parts[2].isdecimal():
-        return None
-    return Named(parts[1], int(parts[2]), parts[-1])
+    claim = claim_of(parts[2]) if len(parts) > 3 and parts[0] == "jobs" else None
+    return None if claim is None else Named(parts[1], parts[2], claim, parts[-1])

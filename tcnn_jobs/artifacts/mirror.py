@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,11 +45,14 @@ class _Sent(NamedTuple):
 class Mirror:
     """Uploads one attempt's files. Not thread-safe; `update` and `publish` raise `BucketError`, `StorageError`, and
     `Stopped` once `stop` is set.
+
+    Args:
+        others: keys that attempts of the same number have, which were set aside: objects that are not to be removed.
     """
 
-    def __init__(self, bucket: Bucket, attempt: Path, job: str, claim: int) -> None:
+    def __init__(self, bucket: Bucket, attempt: Path, job: str, claim: int, others: Collection[str] = ()) -> None:
         self._bucket, self._attempt = bucket, attempt
-        self._job, self._claim = job, claim
+        self._job, self._claim, self._others = job, claim, frozenset(others)
         self._sent: dict[str, _Sent] = {}
 
     def update(self, stop: threading.Event) -> None:
@@ -65,7 +68,7 @@ class Mirror:
         self._bucket.put_text(manifest_key(self._job, self._claim), manifest.model_dump_json(), stop)
         self._sent = there
         kept = {file_key(sent.file) for sent in there.values()}
-        gone = {file_key(sent.file) for sent in before.values()} - kept
+        gone = {file_key(sent.file) for sent in before.values()} - kept - self._others
         if gone:
             self._bucket.remove(*gone)
 

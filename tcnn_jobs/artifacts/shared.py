@@ -4,6 +4,7 @@ What is being worked on lies in `TCNN_HOME/jobs`, as without a store; what has s
 """
 
 import hashlib
+import secrets
 import shutil
 import tarfile
 import threading
@@ -158,17 +159,27 @@ class SharedArtifacts:
 
         return self.cache.hold(f"{checked(job)}.{int(claim)}.{version}", sum(f.size for f in manifest.files), fetch)
 
-    def manifest(self, job: str, claim: int, stop: threading.Event = NEVER) -> Manifest | None:
+    def manifest(self, job: str, attempt: int | str, stop: threading.Event = NEVER) -> Manifest | None:
         """The manifest of an attempt: its files in the store."""
         try:
-            return Manifest.model_validate_json(self.bucket.text(manifest_key(job, claim), stop))
+            return Manifest.model_validate_json(self.bucket.text(manifest_key(job, attempt), stop))
         except (ObjectGone, ValueError):
             return None
 
     def published(self, job: str, stop: threading.Event = NEVER) -> list[int]:
         """As `Artifacts.published`: those that have a manifest."""
+        return sorted(int(name) for name in self.sent(job, stop) if name.isdecimal())
+
+    def sent(self, job: str, stop: threading.Event = NEVER) -> list[str]:
+        """The names of all attempts that have a manifest, also of those that were set aside (`CLAIM.RANDOM`)."""
         named = [parse(key) for key in self.bucket.keys(f"jobs/{checked(job)}", stop)]
-        return sorted(one.claim for one in named if one is not None and one.name == MANIFEST)
+        return [one.attempt for one in named if one is not None and one.name == MANIFEST]
+
+    def set_aside(self, job: str, claim: int, stop: threading.Event = NEVER) -> None:
+        """Give an earlier attempt of this number another name, as `AttemptDirectory.create` does; its files stay."""
+        text = self.bucket.text(manifest_key(job, claim), stop)
+        self.bucket.put_text(manifest_key(job, f"{claim}.{secrets.token_hex(8)}"), text, stop)
+        self.bucket.remove(manifest_key(job, claim))
 
     def beside(self, job: str, name: str) -> Path:
         """As `Artifacts.beside`."""

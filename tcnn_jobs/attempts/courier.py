@@ -16,11 +16,11 @@ from tcnn.errors import EnvironmentFailure, RequestError, Stopped, StorageError,
 from tcnn.training.launch.exchange import Placement
 from tcnn_jobs.artifacts.bucket import BucketError, ObjectGone
 from tcnn_jobs.artifacts.cache import Held
-from tcnn_jobs.artifacts.layout import Home, Manifest
+from tcnn_jobs.artifacts.layout import Home, Manifest, claim_of, file_key
 from tcnn_jobs.artifacts.mirror import Mirror
 from tcnn_jobs.artifacts.shared import SharedArtifacts
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Outcome, Reporter
-from tcnn_jobs.attempts.stages import Stage, resumable, stage_of
+from tcnn_jobs.attempts.stages import Attempt, attempt_of, attempts_of, best
 from tcnn_jobs.engines.base import Engine, Process
 from tcnn_jobs.model.jobs import Failure, Progress
 from tcnn_jobs.retry import STOPPED, error_code
@@ -59,6 +59,8 @@ class _Carried:
         self._held: list[Held] = []
         self._holding = threading.Lock()
         self._is_over = False
+        self._others: frozenset[str] = frozenset()
+        """Keys that attempts of the same number have in the store."""
         self._assignment: Assignment
         """As `_fetch` read it, before the process started, which can write here."""
         self._process: Process | None = None
@@ -161,34 +163,43 @@ class _Carried:
             self._code = self._failed(failure, retry=True)
 
     def _previous(self, assignment: Assignment) -> Path | None:
-        """The attempt that another host has sent and that got farthest, if it got farther than any that lies here."""
-        artifacts, job = self._courier.artifacts, assignment.job
-        best = resumable(self._courier.home, job, assignment.claim)
-        here = (best.stage, best.claim) if best is not None else (Stage.NOTHING, 0)
+        """The attempt that another host has sent and that got farthest, if it got farther than any that lies here.
 
-        def sent(claim: int) -> Manifest:
-            return artifacts.manifest(job, claim, self._stop) or Manifest()
+        One of this number is set aside first: it is of a time that the database has forgotten.
+        """
+        artifacts, job, claim = self._courier.artifacts, assignment.job, assignment.claim
+        if str(claim) in (names := artifacts.sent(job, self._stop)):
+            artifacts.set_aside(job, claim, self._stop)
+            names = artifacts.sent(job, self._stop)
+        manifests = {name: artifacts.manifest(job, name, self._stop) or Manifest() for name in names}
+        others = (one for name, one in manifests.items() if claim_of(name) == claim)
+        self._others = frozenset(file_key(file) for one in others for file in one.files)
+        here = attempts_of(self._courier.home, job)
+        there = [attempt_of(name, manifest.names) for name, manifest in manifests.items()]
+        while (found := best([*here, *there], claim)) is not None and found.path is None:
+            if (held := self._hold(job, found)) is not None:
+                return held.path
+            there.remove(found)
+        return None
 
-        claims = [claim for claim in artifacts.published(job, self._stop) if claim < assignment.claim]
-        farthest_first = sorted(((stage_of(sent(claim).names), claim) for claim in claims), reverse=True)
-        for stage, claim in farthest_first:
-            if stage is Stage.NOTHING or (stage, claim) <= here:
-                return None
-            for _ in range(3):  # if its worker is alive after all, it may replace what the manifest names
-                manifest = sent(claim)
-                if stage_of(manifest.names) < stage:
-                    break
-                with contextlib.suppress(ObjectGone):
-                    held = artifacts.hold_attempt(job, claim, manifest, self._stop)
-                    self._keep(held)
-                    return held.path
+    def _hold(self, job: str, attempt: Attempt) -> Held | None:
+        """An attempt of the store, kept here; None if what it is wanted for is gone."""
+        artifacts = self._courier.artifacts
+        for _ in range(3):  # if its worker is alive after all, it may replace what the manifest names
+            manifest = artifacts.manifest(job, attempt.name, self._stop) or Manifest()
+            if attempt_of(attempt.name, manifest.names).stage < attempt.stage:
+                break
+            with contextlib.suppress(ObjectGone):
+                held = artifacts.hold_attempt(job, attempt.claim, manifest, self._stop)
+                self._keep(held)
+                return held
         return None
 
     def _send(self) -> None:
         """While the process runs, and once more when it has ended; may change its exit code."""
         told = self._assignment
         bucket = self._courier.artifacts.bucket
-        mirror = Mirror(bucket, self._directory.path, told.job, told.claim)
+        mirror = Mirror(bucket, self._directory.path, told.job, told.claim, self._others)
         while not self._ended.wait(self._courier.every):
             try:
                 mirror.update(self._stop)

@@ -1,16 +1,21 @@
-"""A job's attempts on disk: how far each one got, which the next resumes from, and which are worth keeping."""
+"""A job's attempts by their files: how far each one got, which the next resumes from, and which are worth keeping.
+
+Claim numbers repeat after an older database was restored, or after a failover to one. What it does not know of is then
+no part of the job's history any more: an attempt that was set aside for having a new one's number, and one whose number
+is still to come. The job goes on from its resume points if they are farther, but none of these is its newest attempt.
+"""
 
 from collections.abc import Collection, Iterable
 from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from tcnn_jobs.artifacts.layout import Home
+from tcnn_jobs.artifacts.layout import Home, claim_of
 
 STARTED = ("run/config.json", "conversion.json")
 POINT = "step-"
 """How the name of a resume point begins."""
-_POINTS = f"run/resume/{POINT}"
+_FOLDER = "run/resume/"
 
 
 class Stage(IntEnum):
@@ -23,58 +28,75 @@ class Stage(IntEnum):
     """It has a resume point: progress in training, which nothing else may replace but a newer resume point."""
 
 
-class AttemptFiles(NamedTuple):
-    """The files of an attempt. Claim numbers repeat when an older database was restored."""
+class Attempt(NamedTuple):
+    """What is left of an attempt, here or in a store."""
 
+    name: str
+    """`3`, or `3.RANDOM` if it was set aside."""
     stage: Stage
-    claim: int
-    path: Path
+    point: str = ""
+    """The newest resume point, whose name begins with its number of steps."""
+    path: Path | None = None
+    """Where it lies on this host."""
+
+    @property
+    def claim(self) -> int:
+        """Its number."""
+        return claim_of(self.name) or 0
+
+    def is_before(self, claim: int) -> bool:
+        """Whether it is in the history that leads to this claim."""
+        return self.name.isdecimal() and self.claim < claim
 
 
-def stage_of(names: Collection[str]) -> Stage:
-    """How far an attempt got that left files of these names, relative to its directory. Pure."""
-    if STARTED[0] in names and any(name.startswith(_POINTS) for name in names):
-        return Stage.SAVED
-    return Stage.STARTED if any(name in names for name in STARTED) else Stage.NOTHING
+def attempt_of(name: str, files: Collection[str], path: Path | None = None) -> Attempt:
+    """The attempt that left files of these names, relative to its directory. Pure."""
+    points = [file.removeprefix(_FOLDER) for file in files if file.startswith(f"{_FOLDER}{POINT}")]
+    if STARTED[0] in files and points:
+        return Attempt(name, Stage.SAVED, max(points), path)
+    return Attempt(name, Stage.STARTED if any(one in files for one in STARTED) else Stage.NOTHING, path=path)
 
 
-def worth_keeping(stages: Iterable[tuple[Stage, int]]) -> set[int]:
-    """The claims that a job which may be resumed needs: the one that got farthest, and the newest, for its log. Pure.
+def best(attempts: Iterable[Attempt], claim: int) -> Attempt | None:
+    """The attempt that this claim resumes from; of two that are the same the first. Pure.
 
-    A newer attempt takes over the resume points of the one before it when it starts to train. So among those that have
-    some the newest has the newest ones, and one that died before that supersedes nothing.
+    An attempt takes over the resume points of the one before it when it starts to train. So in the job's history the
+    newest that has some has the newest ones. Attempts beside that history must have got farther.
     """
-    found = list(stages)
-    return {max(found)[1], max(claim for _, claim in found)} if found else set()
+    started = [one for one in attempts if one.stage]
+    before = [one for one in started if one.is_before(claim)]
+    newest = [max(before, key=lambda one: (one.stage, one.claim, one.point))] if before else []
+    beside = [one for one in started if not one.is_before(claim)]
+    return max(
+        [*newest, *beside], key=lambda one: (one.stage, one.point, one.is_before(claim), one.claim), default=None
+    )
 
 
-def attempts_of(home: Home, job: str) -> list[AttemptFiles]:
-    """What is left of a job's attempts on this host, those that got farthest last."""
+def worth_keeping(attempts: Iterable[Attempt], claim: int) -> set[str]:
+    """The attempts that a job which may be resumed needs: the one that it resumes from, and the newest, for its log.
+
+    `claim`: that of the job, which has ended. Pure.
+    """
+    found = list(attempts)
+    newest = max((one for one in found if one.is_before(claim + 1)), key=lambda one: one.claim, default=None)
+    return {one.name for one in (best(found, claim + 1), newest) if one is not None}
+
+
+def attempts_of(home: Home, job: str) -> list[Attempt]:
+    """What is left of a job's attempts on this host."""
     try:
-        folders = [path for path in home.job(job).iterdir() if _claim(path).isdecimal() and path.is_dir()]
+        folders = [path for path in home.job(job).iterdir() if claim_of(path.name) is not None and path.is_dir()]
     except FileNotFoundError:
         return []
-    return sorted(AttemptFiles(_stage(path), int(_claim(path)), path) for path in folders)
+    return [attempt_of(path.name, _files(path), path) for path in folders]
 
 
-def resumable(home: Home, job: str, before: int | None = None) -> AttemptFiles | None:
-    """The attempt that the next one resumes from: of those (before a claim) that got somewhere, the best.
-
-    One that was set aside for having the next one's number is among them.
-    """
-
-    def earlier(one: AttemptFiles) -> bool:
-        return before is None or one.claim < before or (one.claim == before and not one.path.name.isdecimal())
-
-    return max((one for one in attempts_of(home, job) if one.stage and earlier(one)), default=None)
+def resumable(home: Home, job: str, claim: int) -> Attempt | None:
+    """The attempt on this host that this claim, whose own has nothing yet, resumes from."""
+    return best(attempts_of(home, job), claim)
 
 
-def _claim(path: Path) -> str:
-    """`3`, or `3.RANDOM` for a directory that another attempt of this number found there."""
-    return path.name.partition(".")[0]
-
-
-def _stage(path: Path) -> Stage:
+def _files(path: Path) -> list[str]:
+    """Those that tell how far an attempt got."""
     names = [name for name in STARTED if (path / name).is_file()]
-    points = (path / _POINTS).parent.glob(f"{POINT}*.safetensors")
-    return stage_of([*names, *(f"run/resume/{point.name}" for point in points)])
+    return [*names, *(f"{_FOLDER}{point.name}" for point in (path / _FOLDER).glob(f"{POINT}*.safetensors"))]

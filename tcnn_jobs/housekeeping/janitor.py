@@ -14,10 +14,10 @@ import structlog
 from tcnn.errors import RequestError
 from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.artifacts.bucket import BucketError, Object
-from tcnn_jobs.artifacts.layout import MANIFEST, Home, Manifest, file_key, id_in, manifest_key, parse
+from tcnn_jobs.artifacts.layout import MANIFEST, Home, Manifest, claim_of, file_key, id_in, manifest_key, parse
 from tcnn_jobs.artifacts.local import remove
 from tcnn_jobs.artifacts.shared import SharedArtifacts
-from tcnn_jobs.attempts.stages import POINT, attempts_of, stage_of, worth_keeping
+from tcnn_jobs.attempts.stages import POINT, attempt_of, attempts_of, worth_keeping
 from tcnn_jobs.errors import OtherDatabase, StoreUnavailable
 from tcnn_jobs.housekeeping import coordination
 from tcnn_jobs.housekeeping.coordination import Election
@@ -115,13 +115,13 @@ def clean(home: Home, job: Job) -> None:
         return
     attempts = attempts_of(home, job.id)
     succeeded = job.status is Status.SUCCEEDED
-    kept = {winner(job)} if succeeded else worth_keeping((one.stage, one.claim) for one in attempts)
+    kept = {str(winner(job))} if succeeded else worth_keeping(attempts, job.claim)
     for attempt in attempts:
-        aside = succeeded and not attempt.path.name.isdecimal()
-        if attempt.claim not in kept or aside:
-            shutil.rmtree(attempt.path, ignore_errors=True)
+        path = home.job(job.id) / attempt.name
+        if attempt.name not in kept:
+            shutil.rmtree(path, ignore_errors=True)
         elif succeeded:
-            for resume in (attempt.path / "run").glob("**/resume"):
+            for resume in (path / "run").glob("**/resume"):
                 shutil.rmtree(resume, ignore_errors=True)
 
 
@@ -213,28 +213,29 @@ def _sweep_job(
 ) -> None:
     """`clean` for a job's objects in the store: what `clean` keeps at home, and nothing that no manifest names."""
     named = {key: one for key in found if (one := parse(key)) is not None}
-    claims = {one.claim for one in named.values() if one.name == MANIFEST}
-    alone = len(claims) == 1 and claims == {one.claim for one in named.values()}
+    attempts = {one.attempt for one in named.values() if one.name == MANIFEST}
+    alone = len(attempts) == 1 and attempts == {one.attempt for one in named.values()}
     if alone and not any(one.name.startswith(POINT) for one in named.values()):
         return  # as most are; the database need not be asked
     job = store.get(identifier)
     if not job.terminal:
         return
     if job.status is Status.SUCCEEDED:
-        keep = winner(job)
+        keep = str(winner(job))
         manifest = artifacts.manifest(job.id, keep) or Manifest()
         files = tuple(file for file in manifest.files if not file.name.startswith(POINT))
         if files != manifest.files:
             artifacts.bucket.put_text(manifest_key(job.id, keep), Manifest(files=files).model_dump_json())
         manifests = {keep: Manifest(files=files)}
     else:
-        there = {claim: artifacts.manifest(job.id, claim) or Manifest() for claim in claims}
-        keep_all = worth_keeping((stage_of(manifest.names), claim) for claim, manifest in there.items())
-        manifests = {claim: there[claim] for claim in keep_all}
-    kept = {manifest_key(job.id, claim) for claim in manifests}
+        there = {name: artifacts.manifest(job.id, name) or Manifest() for name in attempts}
+        keep_all = worth_keeping((attempt_of(name, one.names) for name, one in there.items()), job.claim)
+        manifests = {name: there[name] for name in keep_all}
+    kept = {manifest_key(job.id, name) for name in manifests}
     kept |= {file_key(file) for manifest in manifests.values() for file in manifest.files}
     kept |= {file_key(file) for file in job.files}
-    gone = [key for key in named if key not in kept and (named[key].claim not in manifests or _old(key, found, now))]
+    claims = {claim_of(name) for name in manifests}
+    gone = [key for key in named if key not in kept and (named[key].claim not in claims or _old(key, found, now))]
     artifacts.bucket.remove(*gone)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from houses import House
 
-from tcnn_jobs.attempts.stages import Stage, resumable
 from tcnn_jobs.database import schema
 from tcnn_jobs.database.dialects import now
 from tcnn_jobs.errors import JobNotFound
@@ -69,20 +68,6 @@ def test_a_job_that_goes_on_loses_nothing(house: House) -> None:
     before = files(house, job)
     janitor.clean(house.home, job)
     assert files(house, job) == before
-
-
-def test_the_next_attempt_resumes_from_the_one_that_got_farthest(house: House) -> None:
-    job = house.submit()
-    assert resumable(house.home, job.id) is None
-    first = attempt(house, job, 1)
-    second = house.home.attempt(job.id, 2)
-    second.mkdir()
-    assert resumable(house.home, job.id) == (Stage.SAVED, 1, first), "the second one died before it had anything"
-    (second / "conversion.json").write_text("{}")
-    assert resumable(house.home, job.id) == (Stage.SAVED, 1, first), "a conversion is less than a resume point"
-    assert resumable(house.home, job.id, before=1) is None
-    third = attempt(house, job, 3)
-    assert resumable(house.home, job.id) == (Stage.SAVED, 3, third), "a newer one supersedes it"
 
 
 def test_a_resume_point_outlives_attempts_that_got_nowhere(house: House) -> None:
