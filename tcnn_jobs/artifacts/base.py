@@ -63,8 +63,12 @@ class Artifacts(Protocol):
         """
         ...
 
-    def attempts(self, job: str) -> list[int]:
-        """Claim numbers of the attempts of a job of which there are files, the oldest first."""
+    def attempts(self, job: str, newest: int) -> list[int]:
+        """Claim numbers of the attempts of a job of which there are files, the oldest first.
+
+        `newest`: the claim of the job. Files of later ones are of a time that the database does not know of, because
+        it was restored.
+        """
         ...
 
     def published(self, job: str) -> list[int]:

@@ -50,14 +50,14 @@ class LocalArtifacts:
         """As `Artifacts.link`: files of the home are given out by the server alone."""
         return None
 
-    def attempts(self, job: str) -> list[int]:
+    def attempts(self, job: str, newest: int) -> list[int]:
         """As `Artifacts.attempts`."""
-        folder = self._home.job(job)
-        return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal()) if folder.is_dir() else []
+        return [claim for claim in self.published(job) if claim <= newest]
 
     def published(self, job: str) -> list[int]:
         """As `Artifacts.published`."""
-        return self.attempts(job)
+        folder = self._home.job(job)
+        return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal()) if folder.is_dir() else []
 
     def attempt_file(self, job: str, claim: int, name: str) -> Path | None:
         """As `Artifacts.attempt_file`."""

@@ -121,9 +121,9 @@ class SharedArtifacts:
             return None
         return self.bucket.link(file_key(file), seconds, **answer)
 
-    def attempts(self, job: str) -> list[int]:
+    def attempts(self, job: str, newest: int) -> list[int]:
         """As `Artifacts.attempts`."""
-        return sorted({*self._here.attempts(job), *self.published(job)})
+        return sorted(claim for claim in {*self._here.published(job), *self.published(job)} if claim <= newest)
 
     def attempt_file(self, job: str, claim: int, name: str) -> Path | None:
         """As `Artifacts.attempt_file`: of a job that runs on another host, what that host has sent last."""

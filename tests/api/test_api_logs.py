@@ -1,7 +1,14 @@
-"""Logs of a job's attempts, by the numbers that its events tell, however often each of them started."""
+"""Logs of a job's attempts, by the numbers that its events tell, however often each of them started.
 
+Of attempts after a backup the database that was restored from it does not know.
+"""
+
+import hashlib
+import io
+import json
 import re
 import shutil
+import zipfile
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +16,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tcnn_api.deps import Service
-from tcnn_jobs.model.jobs import Claim, Failure, Status
+from tcnn_jobs.model.jobs import Artifact, Claim, Failure, Result, Status
 
 Refusal = Callable[..., dict[str, Any]]
 Make = Callable[..., Any]
@@ -29,6 +36,8 @@ class Run:
         folder = self.home.attempt(self.id, now.claim)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "log.txt").write_text(text)
+        (folder / "run").mkdir(exist_ok=True)
+        (folder / "run" / "metrics.jsonl").write_text(json.dumps({"line": text.strip()}) + "\n")
         assert now.worker is not None
         return Claim(job=self.id, worker=now.worker, number=now.claim)
 
@@ -101,3 +110,36 @@ def test_attempts_of_a_resumed_job_are_those_of_its_events(alice: TestClient, ru
     assert alice.get(run.url, params={"attempt": 1}).text == "resumed\n"
     none = refusal(alice.get(run.url, params={"attempt": 2}), 404)
     assert "the log of attempt 2 is not there; there are logs of 1" in none["detail"]
+
+
+def test_the_newest_is_that_of_the_row_though_files_are_there_of_later_ones(
+    alice: TestClient, run: Run, refusal: Refusal
+) -> None:
+    for later in (4, 10):
+        shutil.copytree(run.home.attempt(run.id, 1), run.home.attempt(run.id, later))
+
+    def shown() -> tuple[str, str]:
+        return alice.get(run.url).text, alice.get(f"/jobs/{run.id}/metrics.csv").text
+
+    assert shown() == ("zweite ä\n", "line\nzweite ä\n")
+    assert alice.get(run.url).headers["log-starts"] == "1-3"
+    assert "there are logs of 1, 2, 3" in refusal(alice.get(run.url, params={"start": 4}), 404)["detail"]
+    path = run.home.attempt(run.id, 3) / "run" / "metrics.jsonl"
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    file = Artifact(name=path.name, path=f"{run.id}/3/run/{path.name}", size=path.stat().st_size, sha256=digest)
+    run.store.finish(run.write("zweite ä\n"), Result(files=(file,)))
+    with zipfile.ZipFile(io.BytesIO(alice.get(f"/jobs/{run.id}/archive").content)) as archive:
+        assert archive.read("log.txt").decode() == "zweite ä\n"
+    for one in (1, 2, 3):
+        shutil.rmtree(run.home.attempt(run.id, one))
+    assert "nothing has been written yet" in refusal(alice.get(run.url), 404)["detail"]
+    refusal(alice.get(f"/jobs/{run.id}/metrics.csv"), 404)
+
+
+def test_the_tenth_is_later_than_the_second(alice: TestClient, run: Run) -> None:
+    while run.store.get(run.id).claim < 10:
+        run.store.hand_back(run.write(str(run.store.get(run.id).claim)))
+        run.again()
+    run.write("the tenth")
+    assert alice.get(run.url).text == "the tenth"
+    assert alice.get(f"/jobs/{run.id}/metrics.csv").text == "line\nthe tenth\n"

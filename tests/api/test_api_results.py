@@ -188,10 +188,6 @@ def test_metrics_are_all_rows_flattened(alice: TestClient, service: Service, mak
         {"kind": "train", "updates": "20", "loss": "2.5"},
         {"kind": "epoch", "epoch": "0", "val.top1": "0.5", "gates.layer4.0.0": "0.7", "gates.layer4.0.1": "0.8"},
     ]
-    newer = service.home.attempt(job.id, 10) / "run"  # the tenth is later than the second
-    newer.mkdir(parents=True)
-    (newer / "metrics.jsonl").write_text('{"kind": "train", "updates": 40}\n')
-    assert alice.get(url).text == "kind,updates\ntrain,40\n"
 
 
 def test_a_table_of_nothing() -> None:

@@ -58,10 +58,11 @@ def test_an_upload_is_moved_in_and_removed(artifacts: LocalArtifacts, home: Home
 
 def test_attempts_are_the_folders_with_numbers(artifacts: LocalArtifacts, home: Home) -> None:
     """In the order of numbers, not of letters; of a job without files there are none."""
-    assert artifacts.attempts(JOB) == []
+    assert artifacts.attempts(JOB, 10) == []
     for name in ("10", "9", "packed.zip"):
         (home.job(JOB) / name).mkdir(parents=True)
-    assert artifacts.attempts(JOB) == artifacts.published(JOB) == [9, 10]
+    assert artifacts.attempts(JOB, 10) == artifacts.published(JOB) == [9, 10]
+    assert artifacts.attempts(JOB, 9) == [9], "of the last one its row, which is older, does not know"
 
 
 def test_a_published_file_is_opened_with_its_size_and_time(artifacts: LocalArtifacts, home: Home) -> None:

@@ -167,8 +167,9 @@ def test_attempts_are_those_here_and_those_in_the_store(hosts: tuple[Host, Host]
     second.home.attempt(JOB, 3).mkdir(parents=True)
     second.bucket.put_text(f"jobs/{JOB}/4/{'0' * 64}/stray", "no manifest names it")
     assert second.artifacts.published(JOB) == [2, 10]
-    assert second.artifacts.attempts(JOB) == [2, 3, 10]
-    assert second.artifacts.attempts(OTHER) == []
+    assert second.artifacts.attempts(JOB, 10) == [2, 3, 10]
+    assert second.artifacts.attempts(JOB, 2) == [2], "its row, which is older, knows of no other"
+    assert second.artifacts.attempts(OTHER, 10) == []
 
 
 def test_a_file_of_an_attempt_is_the_one_here_if_there_is_one(hosts: tuple[Host, Host]) -> None:

@@ -21,7 +21,7 @@ from tcnn_api.access.keys import Principal
 from tcnn_api.deps import AUTHENTICATED, JobId, Reach, ServiceDep, Tenant
 from tcnn_api.description.openapi import problems
 from tcnn_api.responses.download import open_file
-from tcnn_api.routes.jobs.files import succeeded
+from tcnn_api.routes.jobs.files import newest_file, succeeded
 from tcnn_api.routes.jobs.jobs import seen_by
 from tcnn_api.schemas import JobView, file_name
 from tcnn_jobs.artifacts.base import Artifacts
@@ -112,11 +112,9 @@ def _members(artifacts: Artifacts, job: Job, principal: Principal) -> list[Membe
     for file in job.files:
         open_file(artifacts, file, file.name).handle.close()
         members.append(Member(file.name, file.size, partial(_handle, artifacts, file)))
-    for attempt in reversed(artifacts.attempts(job.id)):
-        log = artifacts.attempt_file(job.id, attempt, "log.txt")
-        if log is not None:
-            members.append(Member("log.txt", log.stat().st_size, partial(log.open, "rb")))
-            break
+    log = newest_file(artifacts, job, "log.txt")
+    if log is not None:
+        members.append(Member("log.txt", log.stat().st_size, partial(log.open, "rb")))
     return members
 
 

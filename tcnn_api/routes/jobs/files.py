@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 from anyio import to_thread
@@ -111,17 +112,22 @@ async def file(
 )
 async def metrics(job: JobId, parts: ServiceDep, owner: Reach, own: Tenant) -> Response:
     """Download the training metrics so far, one row per measurement; nested values have dotted names."""
-    await to_thread.run_sync(parts.store.get, job, owner)
-    return await parts.pools.storage.run(own, _metrics, parts.artifacts, job)
+    found = await to_thread.run_sync(parts.store.get, job, owner)
+    return await parts.pools.storage.run(own, _metrics, parts.artifacts, found)
 
 
-def _metrics(artifacts: Artifacts, job: str) -> Response:
-    for attempt in reversed(artifacts.attempts(job)):
-        path = artifacts.attempt_file(job, attempt, "run/metrics.jsonl")
-        if path is not None:
-            headers = {"Content-Disposition": f'attachment; filename="{job}.csv"'}
-            return Response(table(read_metrics(path)), media_type="text/csv", headers=headers)
-    raise NotFound(f"{job}: nothing has been measured yet; only jobs that train have metrics")
+def _metrics(artifacts: Artifacts, job: Job) -> Response:
+    path = newest_file(artifacts, job, "run/metrics.jsonl")
+    if path is None:
+        raise NotFound(f"{job.id}: nothing has been measured yet; only jobs that train have metrics")
+    headers = {"Content-Disposition": f'attachment; filename="{job.id}.csv"'}
+    return Response(table(read_metrics(path)), media_type="text/csv", headers=headers)
+
+
+def newest_file(artifacts: Artifacts, job: Job, name: str) -> Path | None:
+    """The file of this name of the newest attempt that has one."""
+    files = (artifacts.attempt_file(job.id, claim, name) for claim in reversed(artifacts.attempts(job.id, job.claim)))
+    return next((path for path in files if path is not None), None)
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> str:

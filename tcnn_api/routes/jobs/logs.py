@@ -83,7 +83,8 @@ def _log(
     artifacts: Artifacts, job: str, starts: list[Event], attempt: int | None, start: int | None, tail: int | None
 ) -> StreamingResponse:
     """`starts`: the job's `started` events; the number of each is that of its claim."""
-    kept = {one: path for one in artifacts.attempts(job) if (path := artifacts.attempt_file(job, one, "log.txt"))}
+    there = artifacts.attempts(job, newest=len(starts))
+    kept = {one: path for one in there if (path := artifacts.attempt_file(job, one, "log.txt"))}
     attempts = {number: int(event.data["attempt"]) for number, event in enumerate(starts, 1)}
     chosen = [one for one in kept if one == start or (attempt is not None and attempts.get(one) == attempt)]
     if attempt is None and start is None:

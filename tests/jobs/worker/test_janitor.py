@@ -80,6 +80,21 @@ def test_a_resume_point_outlives_attempts_that_got_nowhere(house: House) -> None
     assert files(house, job) == {*(f"1/{name}" for name in kept), "3/log.txt"}
 
 
+def test_attempts_that_a_restored_database_does_not_know_are_no_newer_than_its_own(house: House) -> None:
+    job = ended(house, "failed", claims=2)
+
+    def reached(claim: int, steps: int) -> None:
+        points = house.home.attempt(job.id, claim) / "run" / "resume"
+        (points / "step-1.safetensors").rename(points / f"step-{steps:09d}.safetensors")
+
+    reached(2, 5000)
+    for claim, kept in ((3, {"2"}), (4, {"2", "4"})):  # one to read, and one to go on from
+        attempt(house, job, claim)
+        reached(claim, 10 if claim == 3 else 90_000)
+        house.sweep()
+        assert {path.name for path in house.home.job(job.id).iterdir()} == kept
+
+
 def test_a_resumed_job_goes_on_from_the_attempt_before_the_one_that_died_at_its_start(house: House) -> None:
     script = """
 told = json.loads((here / "assignment.json").read_text()); before = told["paths"].get("previous")
