@@ -1,7 +1,7 @@
 """Replication of an attempt's files to the object store: resume points for failover to another host, then the result.
 
 Files are frozen before they are hashed and sent, since the job's process goes on writing. The manifest comes last and
-names only what is there; what it no longer names goes after it.
+names only what is there; what it no longer names goes after it, and is tried again if it cannot be removed.
 """
 
 import contextlib
@@ -14,11 +14,15 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tcnn.errors import storage_errors
+import structlog
+
+from tcnn.errors import one_line, storage_errors
 from tcnn.files import file_digest
 from tcnn_jobs.artifacts.bucket import Bucket, BucketError
 from tcnn_jobs.artifacts.layout import Manifest, file_key, manifest_key
 from tcnn_jobs.model.jobs import Artifact, Result
+
+log = structlog.stdlib.get_logger("tcnn.mirror")
 
 RUNS = ("run", "run/baseline")
 STATE = (
@@ -54,6 +58,8 @@ class Mirror:
         self._bucket, self._attempt = bucket, attempt
         self._job, self._claim, self._others = job, claim, frozenset(others)
         self._sent: dict[str, _Sent] = {}
+        self._superseded: set[str] = set()
+        """Keys that the manifest named once, and whose objects may still be there."""
 
     def update(self, stop: threading.Event) -> None:
         """Upload what has changed since the last call (records, models, the newest resume point), then the manifest."""
@@ -62,15 +68,14 @@ class Mirror:
         for name in self._names():
             with contextlib.suppress(FileNotFoundError):  # replaced or removed by the job just now
                 there[name] = self._send(name, stop)
-        if there == before:
-            return
-        manifest = Manifest(files=tuple(sent.file for _, sent in sorted(there.items())))
-        self._bucket.put_text(manifest_key(self._job, self._claim), manifest.model_dump_json(), stop)
-        self._sent = there
-        kept = {file_key(sent.file) for sent in there.values()}
-        gone = {file_key(sent.file) for sent in before.values()} - kept - self._others
-        if gone:
-            self._bucket.remove(*gone)
+        if there != before:
+            manifest = Manifest(files=tuple(sent.file for _, sent in sorted(there.items())))
+            self._bucket.put_text(manifest_key(self._job, self._claim), manifest.model_dump_json(), stop)
+            self._sent = there
+            self._superseded |= {file_key(sent.file) for sent in before.values()} - self._others
+        self._superseded -= {file_key(sent.file) for sent in there.values()}
+        if self._superseded:
+            self._remove()
 
     def publish(self, result: Result, stop: threading.Event) -> None:
         """Upload everything; raises `BucketError` unless each file of the result is stored as announced."""
@@ -80,6 +85,15 @@ class Mirror:
             found = sent.get(file.path)
             if found is None or found.sha256 != file.sha256:
                 raise BucketError(f"{file.name}: not what was announced when it was to be sent", again=True)
+
+    def _remove(self) -> None:
+        """What stays is tried again by the next update, and swept after the last: no result depends on it."""
+        try:
+            self._bucket.remove(*self._superseded)
+        except BucketError as error:
+            log.warning("could not remove", job=self._job, objects=len(self._superseded), problem=one_line(error))
+        else:
+            self._superseded = set()
 
     def _names(self) -> Iterator[str]:
         """Paths in upload order. Resume points first: newer records are truncated to them, older ones lack rows."""

@@ -6,7 +6,8 @@ Retention removes losing attempts, resume points of finished jobs, and jobs past
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import structlog
@@ -14,7 +15,7 @@ import structlog
 from tcnn.errors import RequestError
 from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.artifacts.bucket import BucketError, Object
-from tcnn_jobs.artifacts.layout import MANIFEST, Home, Manifest, claim_of, file_key, id_in, manifest_key, parse
+from tcnn_jobs.artifacts.layout import MANIFEST, Home, Manifest, Named, claim_of, file_key, id_in, manifest_key, parse
 from tcnn_jobs.artifacts.local import remove
 from tcnn_jobs.artifacts.shared import SharedArtifacts
 from tcnn_jobs.attempts.stages import POINT, attempt_of, attempts_of, worth_keeping
@@ -185,16 +186,17 @@ def sweep_store(store: Store, artifacts: Artifacts) -> None:
     now, objects = time.time(), artifacts.objects()
     known = store.known(list(objects))
     for identifier, found in objects.items():
-        if identifier not in known:
-            ours = id_in(identifier) or not identifier  # half a file has none
-            if ours and all(now - item.modified > YOUNG for item in found.values()):
-                log.info("swept", objects=len(found), id=identifier)
-                artifacts.bucket.remove(*found)
-        elif next(iter(found)).startswith("jobs/"):
-            try:
+        try:
+            if identifier not in known:
+                _sweep_strays(artifacts, identifier, found, now)
+            elif next(iter(found)).startswith("jobs/"):
                 _sweep_job(artifacts, store, identifier, found, now)
-            except RequestError:  # deleted meanwhile
-                continue
+        except RequestError:  # deleted meanwhile
+            continue
+        except BucketError as error:
+            if error.again:  # what it refuses holds up no other
+                raise
+            log.warning("could not sweep", id=identifier, problem=str(error))
 
 
 def drop_unfinished(artifacts: Artifacts) -> None:
@@ -208,18 +210,25 @@ def drop_unfinished(artifacts: Artifacts) -> None:
         log.info("unfinished uploads stay; let the bucket drop them by a rule", reason=str(error))
 
 
+def _sweep_strays(artifacts: SharedArtifacts, identifier: str, found: Mapping[str, Object], now: float) -> None:
+    """Objects of an id that no row has."""
+    ours = id_in(identifier) or not identifier  # half a file has none
+    if ours and all(now - item.modified > YOUNG for item in found.values()):
+        log.info("swept", objects=len(found), id=identifier)
+        artifacts.bucket.remove(*found)
+
+
 def _sweep_job(
     artifacts: SharedArtifacts, store: Store, identifier: str, found: Mapping[str, Object], now: float
 ) -> None:
     """`clean` for a job's objects in the store: what `clean` keeps at home, and nothing that no manifest names."""
     named = {key: one for key in found if (one := parse(key)) is not None}
-    attempts = {one.attempt for one in named.values() if one.name == MANIFEST}
-    alone = len(attempts) == 1 and attempts == {one.attempt for one in named.values()}
-    if alone and not any(one.name.startswith(POINT) for one in named.values()):
+    if _is_tidy(named.values()):
         return  # as most are; the database need not be asked
     job = store.get(identifier)
     if not job.terminal:
         return
+    attempts = {one.attempt for one in named.values() if one.name == MANIFEST}
     if job.status is Status.SUCCEEDED:
         keep = str(winner(job))
         manifest = artifacts.manifest(job.id, keep) or Manifest()
@@ -237,6 +246,15 @@ def _sweep_job(
     claims = {claim_of(name) for name in manifests}
     gone = [key for key in named if key not in kept and (named[key].claim not in claims or _old(key, found, now))]
     artifacts.bucket.remove(*gone)
+
+
+def _is_tidy(named: Collection[Named]) -> bool:
+    """Whether these objects are those of one attempt that has ended well, each of them once. Of a run and its baseline
+    each has files of the same names."""
+    times = Counter(one.name for one in named)
+    alone = times[MANIFEST] == 1 and len({one.attempt for one in named}) == 1
+    most = max(1, times["config.json"])
+    return alone and all(number <= most and not name.startswith(POINT) for name, number in times.items())
 
 
 def _old(key: str, found: Mapping[str, Object], now: float) -> bool:

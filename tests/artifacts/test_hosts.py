@@ -220,3 +220,42 @@ def test_what_no_row_speaks_of_is_swept(near: list[Host], monkeypatch: pytest.Mo
     job = first.store.get(job.id)
     janitor.forget(first.artifacts, first.store, job, "test")
     assert first.stored() == set()
+
+
+def test_what_a_worker_could_not_remove_is_swept_and_a_baselines_files_are_left(
+    near: list[Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first, _), job = near, near[0].submit()
+    first.courier(
+        """
+for run in ("run", "run/baseline"):
+    for name in ("config.json", "metrics.jsonl", "best.safetensors"): publish(f"{run}/{name}", f"{run}/{name}".encode())
+best = publish("run/best.safetensors", b"weights"); outcome(result={"checkpoint": best, "files": [best]})
+"""
+    ).run(until_empty=True)
+    bucket, before = first.artifacts.bucket, set(first.artifacts.bucket.keys("jobs"))
+    monkeypatch.setattr(janitor, "YOUNG", -1.0)
+    first.sweep()
+    assert set(bucket.keys("jobs")) == before and len(before) == 8
+    for digest in ("0" * 64, "1" * 64):
+        bucket.put_text(f"jobs/{job.id}/1/{digest}/best.safetensors", "superseded long ago")
+        first.sweep()
+        assert set(bucket.keys("jobs")) == before
+
+
+def test_an_object_that_may_not_be_deleted_holds_up_no_other(near: list[Host], monkeypatch: pytest.MonkeyPatch) -> None:
+    first, bucket = near[0], near[0].artifacts.bucket
+    keys = [f"jobs/job_0000000{number}/1/manifest.json" for number in range(3)]
+    for key in keys:
+        bucket.put_text(key, "{}")
+    remove = bucket._fs.rm_file
+
+    def held(path: str) -> None:
+        if "job_00000001" in path:
+            raise PermissionError("there is a legal hold on it")
+        remove(path)
+
+    monkeypatch.setattr(bucket._fs, "rm_file", held)
+    monkeypatch.setattr(janitor, "YOUNG", -1.0)
+    first.sweep()
+    assert list(bucket.keys("jobs")) == [keys[1]]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tcnn.errors import Stopped
 from tcnn_jobs.artifacts.bucket import NEVER, Bucket, BucketError
@@ -25,11 +26,17 @@ class Watched(Bucket):
         super().__init__(url, pause=0.0)
         self.sent: list[str] = []
         self.meanwhile: Callable[[Path], None] = lambda path: None
+        self.removes = True
 
     def put(self, local: Path, key: str, sha256: str, stop: threading.Event = NEVER) -> None:
         self.sent.append(local.name)
         self.meanwhile(local)
         super().put(local, key, sha256, stop)
+
+    def remove(self, *keys: str) -> None:
+        if not self.removes:
+            raise BucketError("SlowDown", again=True)
+        super().remove(*keys)
 
 
 @pytest.fixture
@@ -141,6 +148,40 @@ def test_what_is_removed_goes_from_the_store(store: Watched, mirror: Mirror, att
     (attempt / "log.txt").unlink()
     mirror.update(NEVER)
     assert named(store) == {"conversion.json": b"conversion.json"}
+
+
+def test_what_could_not_be_removed_is_removed_by_a_later_update(store: Watched, mirror: Mirror, attempt: Path) -> None:
+    best = attempt / "run/best.safetensors"
+
+    def improve(content: bytes) -> None:
+        (attempt / "new").write_bytes(content)
+        (attempt / "new").replace(best)
+        mirror.update(NEVER)
+
+    store.removes = False
+    with structlog.testing.capture_logs() as logs:
+        for content in (b"first", b"second", b"third", b"first"):
+            improve(content)
+    assert [(row["event"], row["objects"]) for row in logs] == [("could not remove", number) for number in (1, 2, 2)]
+    store.removes = True
+    mirror.update(NEVER)
+    assert named(store) == {"run/best.safetensors": b"first"}
+    assert len(store.keys("jobs")) == 2, "with its manifest"
+
+
+def test_a_result_is_published_though_something_old_cannot_be_removed(
+    store: Watched, mirror: Mirror, attempt: Path
+) -> None:
+    best = attempt / "run/best.safetensors"
+    best.write_bytes(b"first")
+    mirror.update(NEVER)
+    best.unlink()
+    best.write_bytes(b"the second")
+    store.removes = False
+    digest = hashlib.sha256(b"the second").hexdigest()
+    file = Artifact(name=best.name, path=f"{JOB}/1/run/{best.name}", size=10, sha256=digest)
+    mirror.publish(Result(files=(file,)), NEVER)
+    assert manifest_key(JOB, 1) in store.keys("jobs") and len(store.keys("jobs")) == 3
 
 
 def test_a_result_is_in_the_store_as_it_was_announced(store: Watched, mirror: Mirror, attempt: Path) -> None:
