@@ -129,6 +129,20 @@ def test_axes_have_few_round_labels(server: Server, open_page: Open) -> None:
     assert [(min(each), max(each)) for each in shares] == [(0, 0.6), (0.9, 1), (0.994, 1)]  # none below 0, above 1
 
 
+BELOW = {(-5e-6, -1e-7): 0, (-0.3, 0.15): 0.2, (-0.6, 0.3): 0.5, (-7e-4, 2e-4): 5e-4, (-1e7, 3e6): 5e6}
+"""Least and greatest values, and where their axes end."""
+
+
+def test_zero_is_a_tick_of_every_axis_that_reaches_it_from_below(server: Server, open_page: Open) -> None:
+    """Itself, and no remainder of sums."""
+    page = open_page(f"{server.url}/static/dashboard/base.css")  # beside the modules
+    ticks: list[list[float]] = page.evaluate(
+        "(all) => import('./scale.js').then(({ scale }) => all.map((each) => scale(each, 0, 100).ticks))", list(BELOW)
+    )
+    assert all(0 in each for each in ticks), ticks
+    assert [each[-1] for each in ticks] == list(BELOW.values())
+
+
 NUMBERS = """async ([module, points]) => {
   const { chart } = await import(module);
   const made = chart({ title: "Loss", format: String });

@@ -23,11 +23,11 @@ export function scale(values, a, b, { whole = false, most = 4, share = false } =
   // One label alone does not say how far the axis goes.
   const labels = (one) => Math.floor(high / one) - Math.ceil(low / one) + 1;
   if (whole) step = Math.max(1, steps.findLast((one) => one <= step && labels(one) > 1) ?? step);
-  const first = whole ? Math.ceil(low / step) * step : Math.floor(low / step + 1e-9) * step;
-  const last = whole ? high : Math.ceil(high / step - 1e-9) * step;
-  const ticks = [];
-  for (let tick = first; tick <= last + step * 1e-6; tick += step) ticks.push(Number(tick.toPrecision(12)));
-  const [start, end] = whole ? [low, high] : [first, last];
+  // Ticks are whole multiples of the step, so that zero is one exactly.
+  const first = whole ? Math.ceil(low / step) : Math.floor(low / step + 1e-9);
+  const last = whole ? Math.floor(high / step + 1e-6) : Math.ceil(high / step - 1e-9);
+  const ticks = Array.from({ length: last - first + 1 }, (_, at) => Number(((first + at) * step).toPrecision(12)));
+  const [start, end] = whole ? [low, high] : [first * step, last * step];
   const at = (value) => a + ((value - start) / (end - start)) * (b - a);
   const back = (pixel) => start + ((pixel - a) / (b - a)) * (end - start);
   return { at, from: back, ticks };
