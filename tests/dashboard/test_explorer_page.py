@@ -4,6 +4,7 @@ import base64
 import re
 import struct
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -119,6 +120,29 @@ def test_heads_and_temperature(server: Server, story: Story, open_page: Open) ->
     expect(page.get_by_label("Compare with")).to_have_value("start")
     page.get_by_role("button", name="As trained").click()
     expect(page.locator(".stage figcaption").first).to_contain_text("τ 1,")
+
+
+PLACED = """([places, taus]) => import("./attention/views.js").then(({ tauAt, placeOf }) =>
+    [places.map(tauAt), places.map((place) => Math.round(placeOf(tauAt(place)))), taus.map(placeOf)])"""
+
+
+def test_the_slider_is_at_the_temperature_that_it_names(server: Server, story: Story, open_page: Open) -> None:
+    """Its ends are 1/46 and 4, and 1 is a place of it; what it says, asks for and shows is one number."""
+    places = list(range(-166, 61))
+    pure = open_page(f"{server.url}/static/dashboard/base.css")  # beside the modules
+    taus, back, between = pure.evaluate(PLACED, [places, [0.01, 1, 16]])
+    assert (taus[0], taus[166], taus[-1]) == (0.0217, 1, 4) and back == places
+    assert all(1.01 < after / before < 1.04 for before, after in pairwise(taus))
+    assert between[0] < -166 and between[1:] == [0, 120]
+    page = explored(server, story, open_page)
+    slider = page.get_by_role("slider", name="Temperature")
+    for key, said in (("End", "4"), ("ArrowLeft", "3.91"), ("Home", "0.0217")):
+        with page.expect_request(re.compile("temperature=")) as asked:
+            slider.press(key)
+        assert parse_qs(urlsplit(asked.value.url).query)["temperature"] == [said]
+        expect(slider).to_have_attribute("aria-valuetext", said)
+        expect(page.locator("#view-tau-said")).to_have_text(f"{said}; overrides the checkpoint’s own")
+        expect(page.locator(".stage figcaption").first).to_contain_text(f"τ {said}")
 
 
 @pytest.mark.slow  # a checkpoint beside the job's model is above

@@ -4,22 +4,35 @@ import { h, say } from "../dom.js";
 import { number } from "../numbers.js";
 
 export const CHECKPOINTS = { start: "Before training", best: "The job’s model", last: "After the last epoch" }; // in the order of time
-const [LOW, HIGH] = [Math.log10(1 / 46), Math.log10(4)]; // from the convolution to beyond the paper's τ = 1
+// The slider of τ: places from the convolution's 1/46 to the paper's 1, and on to 4, each a factor of about 1.02 from the next.
+const [BELOW, ABOVE] = [{ tau: 1 / 46, place: -166 }, { tau: 4, place: 60 }];
+
+/** The τ of a place of the slider, in the three digits that pages show, addresses keep and the server is asked for. */
+export function tauAt(place) {
+  const end = place < 0 ? BELOW : ABOVE;
+  return Number((end.tau ** (place / end.place)).toPrecision(3));
+}
+
+/** Where a τ is, between places as well. */
+export function placeOf(tau) {
+  const end = tau < 1 ? BELOW : ABOVE;
+  return end.place * (Math.log(tau) / Math.log(end.tau));
+}
 
 /** Controls for the two; `changed` is told of every change. `given` is the state of an address. */
 export function viewControls(given, changed) {
   const state = {
     checkpoint: CHECKPOINTS[given.checkpoint] ? given.checkpoint : "best",
     beside: CHECKPOINTS[given.beside] ? given.beside : "",
-    tau: given.tau > 0 ? Math.min(1000, Math.max(0.001, Number(given.tau))) : null,
+    tau: given.tau > 0 ? Number(Math.min(1000, Math.max(0.001, Number(given.tau))).toPrecision(3)) : null,
   };
   let there = ["best"];
   const which = h("input", { type: "range", id: "view-checkpoint", min: "0", step: "1", list: "view-checkpoints", "aria-describedby": "view-checkpoint-said" });
   const stops = h("datalist", { id: "view-checkpoints" });
   const shown = h("span", { id: "view-checkpoint-said", class: "hint" });
   const beside = h("select", { id: "view-beside" });
-  const slider = h("input", { type: "range", id: "view-tau", min: LOW.toFixed(3), max: HIGH.toFixed(3), step: "0.01", list: "view-taus", "aria-describedby": "view-tau-said" });
-  const marks = h("datalist", { id: "view-taus" }, [LOW, 0].map((at) => h("option", { value: at.toFixed(3) })));
+  const slider = h("input", { type: "range", id: "view-tau", min: BELOW.place, max: ABOVE.place, step: "1", list: "view-taus", "aria-describedby": "view-tau-said" });
+  const marks = h("datalist", { id: "view-taus" }, [BELOW.place, 0].map((value) => h("option", { value })));
   const told = h("span", { id: "view-tau-said", class: "hint" });
   const back = h("button", { type: "button", class: "quiet", onclick: () => set({ tau: null }) }, "As trained");
   const temperature = h("div", { class: "source" }, h("label", { for: "view-tau" }, "Temperature τ "), told, h("div", { class: "pair" }, slider, marks, back));
@@ -28,7 +41,7 @@ export function viewControls(given, changed) {
     h("div", {}, h("label", { for: "view-beside" }, "Compare with"), beside));
   which.addEventListener("input", () => set({ checkpoint: there[Number(which.value)] }));
   beside.addEventListener("change", () => set({ beside: beside.value }));
-  slider.addEventListener("input", () => set({ tau: 10 ** Number(slider.value) }));
+  slider.addEventListener("input", () => set({ tau: tauAt(Number(slider.value)) }));
 
   function set(news) {
     Object.assign(state, news);
@@ -56,22 +69,22 @@ export function viewControls(given, changed) {
     for (const option of beside.options) option.disabled = option.value === state.checkpoint;
     temperature.hidden = !turned;
     const tau = state.tau ?? own;
-    slider.value = Math.log10(tau);
-    slider.setAttribute("aria-valuetext", number(tau, 2));
-    say(told, state.tau === null ? `${number(own)}, as trained` : `${number(tau, 2)}; overrides the checkpoint’s own`);
+    slider.value = placeOf(tau);
+    slider.setAttribute("aria-valuetext", number(tau));
+    say(told, state.tau === null ? `${number(own)}, as trained` : `${number(tau)}; overrides the checkpoint’s own`);
     back.hidden = state.tau === null;
   }
 
   /** What a question about one checkpoint says. */
   function question(checkpoint) {
-    return { ...(checkpoint !== "best" && { checkpoint }), ...(state.tau !== null && { temperature: state.tau.toPrecision(4) }) };
+    return { ...(checkpoint !== "best" && { checkpoint }), ...(state.tau !== null && { temperature: String(state.tau) }) };
   }
 
   /** What an address says of it. */
   function address() {
     return {
       ...(state.checkpoint !== "best" && { checkpoint: state.checkpoint }), ...(state.beside && { beside: state.beside }),
-      ...(state.tau !== null && { tau: state.tau.toPrecision(3) }),
+      ...(state.tau !== null && { tau: String(state.tau) }),
     };
   }
 
