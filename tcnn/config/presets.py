@@ -102,15 +102,31 @@ def settings_given(config: FinetuneConfig, given: Mapping[str, object], preset: 
     return tuple(name for name, own in defaults.items() if getattr(config, name) not in (own, known.get(name, own)))
 
 
-def assigned(assignments: Sequence[str]) -> dict[str, Any]:
-    """The settings of ``KEY=VALUE`` assignments, nested where a key has dots; raises `RequestError` with one line."""
+def assigned(assignments: Sequence[str], option: str = "--set") -> dict[str, Any]:
+    """The settings of ``KEY=VALUE`` assignments, nested where a key has dots. `option`: with what they were given.
+
+    Raises `RequestError` with one line, also for a setting that is given twice, by itself or within another.
+    """
     values: dict[str, Any] = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
-        if not equals or not key:
-            raise RequestError(f"--set {assignment}: expected KEY=VALUE, for example --set weight_decay=0.01")
-        _merge(values, _nested(key.strip(), _value(text)))
+        if not equals or not key.strip():
+            raise RequestError(f"{option} {assignment}: expected KEY=VALUE, for example {option} seed=1")
+        _add(values, _nested(key.strip(), _value(text)), f"{option} {assignment}")
     return values
+
+
+def _add(into: dict[str, Any], other: Mapping[str, Any], said: str, around: str = "") -> None:
+    """As `_merge`, but for values that are there already."""
+    for key, value in other.items():
+        if key not in into:
+            into[key] = value
+        elif isinstance(value, dict) and isinstance(into[key], dict):
+            _add(into[key], value, said, f"{around}{key}.")
+        else:
+            raise RequestError(
+                f"{said}: {around}{key} has a value already, {json.dumps(into[key])}; give one of the two"
+            )
 
 
 def is_presets_conversion(conversion: ConversionConfig) -> bool:

@@ -1,13 +1,11 @@
 """`tcnn jobs submit transform|finetune|evaluate`: local files are uploaded first, everything else is the server's."""
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tcnn.cli.options.shared import AsJson, Pretrained, given
 from tcnn.cli.options.spellings import processes
-from tcnn.errors import RequestError
 from tcnn_jobs.cli.named import dataset_of, model_of, training_of, weights_of
 from tcnn_jobs.cli.options import Key, Server, connect, print_json
 
@@ -273,24 +271,8 @@ def _with_fields(body: "Json", fields: list[str] | None) -> "Json":
 
 def _settings(assignments: list[str] | None, option: str = "--set") -> "Json":
     """``conversion.stride=remove`` → ``{"conversion": {"stride": "remove"}}``; the server knows which there are."""
-    found: dict[str, Any] = {}
-    for assignment in assignments or ():
-        name, equals, text = assignment.partition("=")
-        if not (name and equals):
-            raise RequestError(f"{option} {assignment}: expected KEY=VALUE, for example {option} seed=1")
-        *outer, last = name.strip().split(".")
-        place = found
-        for part in outer:
-            place = place.setdefault(part, {})
-            if not isinstance(place, dict):
-                raise RequestError(f"{option} {assignment}: {part} has a value already; give one or the other")
-        place[last] = _value(text)
-    return found
+    if not assignments:
+        return {}
+    from tcnn.config.presets import assigned
 
-
-def _value(text: str) -> Any:
-    """JSON where it parses (numbers, true, null, lists), else the text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return {"None": None, "True": True, "False": False}.get(text, text)
+    return assigned(assignments, option)

@@ -1,4 +1,6 @@
-"""Numbers as people write them into forms: in the digits of their script, with its minus sign, never another number."""
+"""Numbers as people write them into forms: in the digits of their script, with its minus sign, never another number.
+And settings, none of which is given in two places.
+"""
 
 import re
 from typing import Any
@@ -105,3 +107,76 @@ def test_sizes_and_a_limit_of_an_evaluation(server: Server, story: Story, open_p
         evaluate.click()
     config = sent.value.post_data_json["config"]
     assert (config["sizes"], config["limit"]) == ([64, 1000], 1000)
+
+
+LISTED = """(texts) => import('./components/written.js').then(({ numbersIn }) => texts.map((text) => {
+    try {
+        return numbersIn(text, { whole: true });
+    } catch (error) {
+        return error.message;
+    }
+}))"""
+LISTS = {"160,224": [160, 224], "64 128;1000": [64, 128, 1000], "1, 224": [1, 224], "24 1000": [24, 1000], " ": []}
+PARTED = ["1,024", "1 024", "64, 1\u202f024", "10,024", "256,1,000", "١,٠٢٤"]
+"""Lists of which a part is a number with a separator of thousands."""
+
+
+def test_thousands_are_no_two_numbers(server: Server, open_page: Open) -> None:
+    page = open_page(f"{server.url}/static/dashboard/base.css")  # beside the modules
+    assert page.evaluate(LISTED, list(LISTS)) == list(LISTS.values())
+    found = page.evaluate(LISTED, PARTED)
+    assert all(one.startswith("Expected numbers without separators, such as 1") for one in found), found
+    assert found[0].endswith("such as 1024, and a comma and a space between two; found 1,024.")
+
+
+SETTINGS = """(texts) => import('./components/form.js').then(({ settings, over }) => texts.map(([text, own]) => {
+    try {
+        const found = settings(text);
+        over(found, own);
+        return found;
+    } catch (error) {
+        return error.message;
+    }
+}))"""
+GIVEN: dict[str, tuple[dict[str, object], object]] = {
+    'conversion={"stage": 2}\nconversion.stride=keep\nepochs=5.0': (
+        {"epochs": 5, "lr": 1}, {"conversion": {"stage": 2, "stride": "keep"}, "epochs": 5, "lr": 1}
+    ),
+    "size=[32,32]\nseed=1.500": ({"size": 32}, {"size": 32, "seed": 1.5}),
+    "seed=1\nseed=2": ({}, "seed=2: seed has a value already, 1; give one of the two"),
+    "a.b=2\na=3": ({}, 'a=3: a has a value already, {"b":2}; give one of the two'),
+    "a=3\na.b=2": ({}, "a.b=2: a has a value already, 3; give one of the two"),
+    'a.b.c=1\na={"b": {"c": 2}}': ({}, 'a={"b": {"c": 2}}: a.b.c has a value already, 1; give one of the two'),
+    "epochs=7": ({"epochs": 5}, "epochs=7: the field above says 5; give one of the two"),
+    "size=[32,48]": ({"size": 32}, "size=[32,48]: the field above says 32; give one of the two"),
+    "epochs=1.000": ({}, "epochs=1.000: expected a number without separators, as 1 or 1000"),
+}  # fmt: skip
+"""Lines, and what fields of their own say beside them; the settings, or why they are refused."""
+
+
+def test_a_setting_is_given_in_one_place(server: Server, open_page: Open) -> None:
+    page = open_page(f"{server.url}/static/dashboard/base.css")  # beside the modules
+    found = page.evaluate(SETTINGS, [[lines, own] for lines, (own, _) in GIVEN.items()])
+    assert found == [expected for _, expected in GIVEN.values()]
+
+
+def test_a_form_refuses_a_setting_that_its_field_contradicts(server: Server, story: Story, open_page: Open) -> None:
+    page = open_page(f"{server.url}/#/finetune?job={story.succeeded.job}&dataset={SET}")
+    settings, epochs = page.get_by_label("Settings, one NAME=VALUE per line"), page.get_by_label("Epochs")
+    start = page.get_by_label("Initialisation of an untrained transformer")
+    page.get_by_text("All other settings").click()
+    epochs.fill("5")
+    settings.fill("epochs=7")
+    button = page.get_by_role("button", name="Fine-tune", exact=True)
+    button.click()
+    expect(settings).to_have_accessible_description(re.compile("epochs=7: the field above says 5; give one"))
+    expect(settings).to_be_focused()
+    epochs.fill("")
+    start.select_option("mimetic")
+    settings.fill("epochs=7\ninit=impulse")
+    button.click()
+    expect(settings).to_have_accessible_description(re.compile("the field above says .mimetic.; give one"))
+    start.select_option("default")
+    with page.expect_request("**/finetune") as sent:
+        button.click()
+    assert sent.value.post_data_json["config"] == {"epochs": 7, "init": "impulse"}

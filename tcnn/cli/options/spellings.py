@@ -91,6 +91,8 @@ def model_arguments(given: Iterable[str] | None) -> dict[str, Any]:
             raise RequestError(
                 f"--model-kwargs: {key} is not an argument of the model; {_OTHER_OPTIONS.get(key, _WEIGHTS)}"
             )
+        if key in found:
+            raise RequestError(f"--model-kwargs: {key} is given twice, {found[key]!r} and {value}; give one of the two")
         try:
             found[key] = ast.literal_eval(value)
         except (ValueError, SyntaxError):

@@ -6,7 +6,7 @@ import { busy, untilBack } from "./parts.js";
 import { notAllowed } from "./tenants.js";
 import { Away, Problem, once, post } from "../server/http.js";
 import { parsed } from "../server/json.js";
-import { numberIn } from "./written.js";
+import { isAmbiguous, numberIn, numbersIn } from "./written.js";
 
 /** A labelled control. `name` is the server's dotted name of the field. */
 export function field(name, label, control, { hint, wide, half, extra } = {}) {
@@ -161,37 +161,65 @@ export function read(control) {
 
 /** The numbers of a control that lists several. */
 export function readAll(control) {
-  return control.value.split(/[\s,;]+/).filter(Boolean).map((one) => meantBy(control, one));
+  return blaming(control, () => numbersIn(control.value, { whole: control.classList.contains("whole") }));
 }
 
 function meantBy(control, said) {
+  return blaming(control, () => numberIn(said, { whole: control.classList.contains("whole") }));
+}
+
+/** Do this; what is wrong in it is wrong with the control. */
+export function blaming(control, part) {
   try {
-    return numberIn(said, { whole: control.classList.contains("whole") });
+    return part();
   } catch (error) {
     throw Object.assign(error, { control });
   }
 }
 
-/** Lines of KEY=VALUE as nested settings, whatever their names; throws an error that names the line. */
+/**
+ * Lines of KEY=VALUE as nested settings, whatever their names; throws an error that names the line, also of a setting that is there
+ * already, by itself or within another.
+ */
 export function settings(written) {
   const found = Object.create(null); // or `__proto__` would be a name that all objects share
   for (const line of written.split("\n").map((one) => one.trim()).filter(Boolean)) {
     const equals = line.indexOf("=");
     if (equals < 1) throw new Error(`“${line}”: expected one NAME=VALUE per line`);
     const names = line.slice(0, equals).trim().split(".");
-    let into = found;
-    for (const name of names.slice(0, -1)) {
-      if (typeof into[name] !== "object" || into[name] === null) into[name] = Object.create(null);
-      into = into[name];
-    }
-    into[names.at(-1)] = meant(line.slice(equals + 1).trim());
+    add(found, names.reduceRight((value, name) => ({ [name]: value }), meant(line.slice(equals + 1).trim(), line)), line);
   }
   return found;
 }
 
-function meant(word) {
+function add(into, nested, line, around = "") {
+  for (const [name, value] of Object.entries(nested)) {
+    const there = Object.hasOwn(into, name);
+    if (!there && !isNested(value)) into[name] = value;
+    else if (!there || isNested(value) && isNested(into[name])) add(into[name] ??= Object.create(null), value, line, `${around}${name}.`);
+    else throw new Error(`${line}: ${around}${name} has a value already, ${JSON.stringify(into[name])}; give one of the two`);
+  }
+}
+
+function isNested(value) {
+  return value !== null && typeof value === "object" && !Array.isArray(value);
+}
+
+/** Put what fields of their own say into settings that were written; throws an error where those say something else. */
+export function over(settings, own) {
+  const pair = (value) => (Array.isArray(value) ? value : [value, value]); // a square may be given by its side
+  for (const [name, value] of Object.entries(own)) {
+    if (Object.hasOwn(settings, name) && !same(pair(settings[name]), pair(value))) {
+      throw new Error(`${name}=${JSON.stringify(settings[name])}: the field above says ${JSON.stringify(value)}; give one of the two`);
+    }
+    settings[name] = value;
+  }
+}
+
+function meant(word, line) {
   const words = { None: null, True: true, False: false };
   if (Object.hasOwn(words, word)) return words[word];
+  if (isAmbiguous(word)) throw new Error(`${line}: expected a number without separators, as ${Number(word)} or ${word.replace(".", "")}`);
   try {
     return parsed(word);
   } catch {

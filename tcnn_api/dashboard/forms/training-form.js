@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { optionsOf } from "../components/every.js";
 import { describeDataset } from "../components/format.js";
-import { field, numeric, put, putAll, read, select, settings, text, together, whole } from "../components/form.js";
+import { blaming, field, numeric, over, put, putAll, read, select, settings, text, together, whole } from "../components/form.js";
 import { choose, fill } from "../components/lists.js";
 import { ARCHIVES, uploader } from "../uploads/uploads.js";
 
@@ -104,16 +104,12 @@ export function trainingFields(prefix, wanted) {
         body.dataset = dataset.value === "other" ? other.value.trim() : dataset.value;
         if (!body.dataset) throw Object.assign(new Error("Choose a data set, or upload one."), { control: dataset.value === "other" ? other : dataset });
       }, () => {
-        try {
-          body.config = settings(more.value);
-        } catch (error) {
-          throw Object.assign(error, { control: more });
-        }
+        body.config = blaming(more, () => settings(more.value));
       }, () => putAll(config, common));
-      Object.assign(body.config, config);
+      if (init.value !== "default") config.init = init.value;
+      blaming(more, () => over(body.config, config));
       put(body, "val", read(val));
       if (baseline.checked) body.baseline = true;
-      if (init.value !== "default") body.config.init = init.value;
       return body;
     },
   };

@@ -231,6 +231,11 @@ class TestErrors:
             (["finetune", "missing.safetensors", "--data", "x"], "found nothing"),
             (["evaluate", "resnet18", "--data", "x", "--set", "sizes"], "KEY=VALUE"),
             (["finetune", "resnet18", "--data", "x", "--set", "a=1", "--set", "a.b=2"], "has a value already"),
+            (
+                ["evaluate", "resnet18", "--data", "x", "--set", "limit=1", "--set", "limit=2"],
+                "--set limit=2: limit has",
+            ),
+            (["transform", "resnet18", "--field", "a=1", "--field", "a=2"], "--field a=2: a has a value already, 1;"),
             (["finetune", "resnet18", "--data", "x", "--set", "epoch=1"], "epochs"),
             (["transform", "resnet18", "--webhook", "http://evil.example"], "webhook"),
             (
