@@ -1,7 +1,11 @@
 """Every change of a job's status goes through here: the transition is checked, its events are counted, an end is
 tallied and told to the job's webhook, all in the transaction of the change.
+
+Transactions lock rows in one order, so that on PostgreSQL no two wait for each other: an idempotency key, the tenant,
+jobs by ascending number, uploads, the tenant's use of the day, and tallies.
 """
 
+import heapq
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -57,29 +61,40 @@ def change(
     """Move a locked job to another status (None: leave it) and write down what happened.
 
     A job that goes back to the queue is due `after` seconds from now. Its tenant is charged for the slots until now, or
-    `worked_until` then. Jobs that wait for one that ends wait no more, or
-    fail with it. Raises `WrongState` for a step that `TRANSITIONS` does not have.
+    `worked_until` then. Jobs that wait for one that ends wait no more, or fail with it. Raises `WrongState` for a step
+    that `TRANSITIONS` does not have.
     """
     if to is not None and to not in TRANSITIONS[Status(row.status)]:
         raise WrongState(f"{row.id}: is {row.status}, which cannot become {to}")
-    changed = _change(connection, row, to, happened, after, values, worked_until)
+    changed = _change(connection, row, to, happened, after, values)
+    ended = [changed] if to in TERMINAL else []
     if to is Status.SUCCEEDED:
-        needs.met(connection, needs.waiting(connection, changed))
+        needs.met(connection, changed)
     elif to in TERMINAL:
-        _end_with_it(connection, changed)
+        ended += _end_with_it(connection, changed)
+    if to is not None and row.status == Status.RUNNING:
+        until = changed.finished_at if to in TERMINAL else changed.not_before - after
+        quotas.note_use(connection, row, until if worked_until is None else worked_until)
+    _tally(connection, ended)
     return changed
 
 
-def _end_with_it(connection: Connection, source: Row[Any]) -> None:
+def _end_with_it(connection: Connection, source: Row[Any]) -> list[Row[Any]]:
     """Jobs fail that wait for one that has failed or was cancelled, and those that wait for them."""
-    sources = [source]
-    while sources:  # no recursion: a chain may be long
-        source = sources.pop()
-        message = f"{source.id} {needs.ended(source.status)}, and this job needs it; resume that one, then this one"
-        told = {"code": "source_failed", "message": message}
-        for row in needs.waiting(connection, source):
+    ended: list[Row[Any]] = []
+    waiting = [(number, source.number, source) for number in needs.waiting(connection, source)]
+    heapq.heapify(waiting)
+    while waiting:  # the lowest number first, so that they are locked in order: what waits for a job has a greater one
+        number, _, source = heapq.heappop(waiting)
+        for row in needs.lock(connection, [number]):
+            message = f"{source.id} {needs.ended(source.status)}, and this job needs it; resume that one, then this one"
+            told = {"code": "source_failed", "message": message}
             happened = [NewEvent(kind="failed", data=told)]
-            sources.append(_change(connection, row, Status.FAILED, happened, 0.0, {"error": told, "unmet": 0}))
+            failed = _change(connection, row, Status.FAILED, happened, 0.0, {"error": told, "unmet": 0})
+            ended.append(failed)
+            for more in needs.waiting(connection, failed):
+                heapq.heappush(waiting, (more, failed.number, failed))
+    return ended
 
 
 def _change(
@@ -89,7 +104,6 @@ def _change(
     happened: Sequence[NewEvent],
     after: float,
     values: dict[str, Any],
-    worked_until: float | None = None,
 ) -> Row[Any]:
     bound = {f"new_{name}": value for name, value in values.items()}
     if to is Status.QUEUED:
@@ -101,14 +115,10 @@ def _change(
         due(connection)
     if to is Status.QUEUED and row.status in TERMINAL:
         changed = needs.note(connection, changed)
-    if to is not None and row.status == Status.RUNNING:
-        ended = changed.finished_at if to in TERMINAL else changed.not_before - after
-        quotas.note_use(connection, row, ended if worked_until is None else worked_until)
     if to is Status.SUCCEEDED:
         quotas.note_result(connection, changed)
     if to is not None and to in TERMINAL:
         needs.drop(connection, changed)
-        _tally(connection, changed)
         if changed.webhook is not None:
             _announce(connection, changed)
     return changed
@@ -150,10 +160,18 @@ def record(connection: Connection, row: Row[Any], happened: Sequence[NewEvent]) 
         connection.execute(_RECORD, rows if len(rows) > 1 else rows[0])
 
 
-def _tally(connection: Connection, row: Row[Any]) -> None:
-    seconds = 0.0 if row.started_at is None else max(0.0, row.finished_at - row.started_at)
-    values = {"kind": row.kind, "outcome": row.status, "shard": row.number % schema.SHARDS, "seconds": seconds}
-    connection.execute(_count(connection.dialect.name), values)
+def _counter(row: Row[Any]) -> tuple[str, str, int]:
+    """The row of `tallies` that a job which has ended is counted in."""
+    return row.kind, row.status, row.number % schema.SHARDS
+
+
+def _tally(connection: Connection, rows: Sequence[Row[Any]]) -> None:
+    """Count jobs that have ended, in one order."""
+    for row in sorted(rows, key=_counter):
+        seconds = 0.0 if row.started_at is None else max(0.0, row.finished_at - row.started_at)
+        kind, outcome, shard = _counter(row)
+        values = {"kind": kind, "outcome": outcome, "shard": shard, "seconds": seconds}
+        connection.execute(_count(connection.dialect.name), values)
 
 
 @cache

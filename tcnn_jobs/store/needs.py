@@ -6,7 +6,7 @@ queued waits for. Whoever ends one of those counts it down, or ends the job with
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
@@ -18,6 +18,7 @@ from tcnn_jobs.errors import WrongState
 from tcnn_jobs.model.jobs import Status
 
 _ID = re.compile(r"(job|ds|ckpt|wts)_[0-9a-z]{8,40}")
+_JOB = "job_"
 _WAITED_FOR = (Status.QUEUED, Status.RUNNING)
 
 
@@ -50,10 +51,21 @@ def _read(request: Any) -> set[str]:
 
 _ADD = insert(needs).values(job=bindparam("job"), resource=bindparam("resource"))
 _DROP = delete(needs).where(needs.c.job == bindparam("number"))
-# Shared with others that name the same row; a deletion waits.
-_HELD = select(uploads.c.owner).where(uploads.c.id == bindparam("resource")).with_for_update(read=True, key_share=True)
-# Whoever ends this very job waits, and then finds the one that needs it; or has ended it, and is seen here.
-_SOURCE = select(jobs.c.status, jobs.c.owner).where(jobs.c.id == bindparam("resource")).with_for_update(read=True)
+_IDS: Any = bindparam("ids", expanding=True)
+# Shared with others that name the same rows, and with heartbeats; a deletion waits.
+_UPLOADS = (
+    select(uploads.c.id, uploads.c.owner)
+    .where(uploads.c.id.in_(_IDS))
+    .order_by(uploads.c.number)
+    .with_for_update(read=True, key_share=True)
+)
+# Whoever ends one of these jobs waits, and then finds the one that needs it; or has ended it, and is seen here.
+_SOURCES = (
+    select(jobs.c.id, jobs.c.owner, jobs.c.status)
+    .where(jobs.c.id.in_(_IDS))
+    .order_by(jobs.c.number)
+    .with_for_update(read=True, key_share=True)
+)
 _CALLED_JOBS = (
     select(jobs.c.name, jobs.c.request)
     .where(jobs.c.id.in_(bindparam("ids", expanding=True)), jobs.c.owner == bindparam("by"))
@@ -78,6 +90,16 @@ _WAITING = select(jobs.c.number).where(
     jobs.c.status == Status.QUEUED.value,
     jobs.c.unmet > 0,
 )
+_STILL = (
+    select(jobs)
+    .where(
+        jobs.c.number.in_(bindparam("numbers", expanding=True)),
+        jobs.c.status == Status.QUEUED.value,
+        jobs.c.unmet > 0,
+    )
+    .order_by(jobs.c.number)
+    .with_for_update()
+)
 
 
 def note(connection: Connection, row: Row[Any]) -> Row[Any]:
@@ -87,20 +109,29 @@ def note(connection: Connection, row: Row[Any]) -> Row[Any]:
     another tenant's: what it reads, and unless it has begun before, what it only waits for. A job that has begun had
     waited for all of that to succeed, and such a job never ends otherwise.
     """
-    unmet = 0
+    unmet, there = 0, hold(connection, row.request)
     required = _read(row.request) | (set() if row.claim else set(row.request.get("depends_on") or ()))
     for resource in named(row.request):
-        is_job = resource.startswith("job_")
-        found = connection.execute(_SOURCE if is_job else _HELD, {"resource": resource}).one_or_none()
+        found = there.get(resource)
         if found is None or found.owner != row.owner:
             if resource in required:
                 raise WrongState(f"{resource}: is no longer there, and this job needs it; submit one that does not")
-        elif is_job:
+        elif resource.startswith(_JOB):
             if found.status in (Status.FAILED, Status.CANCELLED):
                 raise WrongState(f"{resource}: {ended(found.status)}, and {row.id} needs it; resume that one first")
             unmet += found.status in _WAITED_FOR
         connection.execute(_ADD, {"job": row.number, "resource": resource})
     return connection.execute(_WAIT, {"row": row.number, "count": unmet}).one() if unmet != row.unmet else row
+
+
+def hold(connection: Connection, request: Any) -> dict[str, Row[Any]]:
+    """Rows of the jobs and uploads that a request names, by id: nobody ends or deletes them before this transaction
+    ends. Jobs are locked by their numbers, as whoever ends several does."""
+    ids = named(request)
+    sources, others = [id for id in ids if id.startswith(_JOB)], [id for id in ids if not id.startswith(_JOB)]
+    found = [*connection.execute(_SOURCES, {"ids": sources})] if sources else []
+    found += [*connection.execute(_UPLOADS, {"ids": others})] if others else []
+    return {row.id: row for row in found}
 
 
 def called(connection: Connection, request: Any, owner: str) -> list[str]:
@@ -125,19 +156,19 @@ def drop(connection: Connection, row: Row[Any]) -> None:
         connection.execute(_DROP, {"number": row.number})
 
 
-def waiting(connection: Connection, source: Row[Any]) -> list[Row[Any]]:
-    """Jobs that wait for one that has ended, locked, by age."""
-    bound = {"resource": source.id, "by": source.owner}
-    found = connection.scalars(_WAITING.order_by(jobs.c.number), bound).all()  # almost always none
-    if not found:
-        return []
-    query = select(jobs).where(jobs.c.number.in_(found), jobs.c.status == Status.QUEUED.value, jobs.c.unmet > 0)
-    return list(connection.execute(query.order_by(jobs.c.number).with_for_update()).all())
+def waiting(connection: Connection, source: Row[Any]) -> Sequence[int]:
+    """Numbers of the jobs that wait for one that has ended. Each is greater than that one's."""
+    return connection.scalars(_WAITING, {"resource": source.id, "by": source.owner}).all()  # almost always none
 
 
-def met(connection: Connection, rows: Iterable[Row[Any]]) -> None:
-    """A job has succeeded that these waited for. The last one that is waited for makes a job due."""
-    for row in rows:
+def lock(connection: Connection, numbers: Sequence[int]) -> Sequence[Row[Any]]:
+    """Those of these jobs that still wait, locked one after the other by number."""
+    return connection.execute(_STILL, {"numbers": numbers}).all() if numbers else []
+
+
+def met(connection: Connection, source: Row[Any]) -> None:
+    """A job has succeeded. The last one that a job waits for makes it due."""
+    for row in lock(connection, waiting(connection, source)):
         values: dict[str, Any] = {"unmet": row.unmet - 1} | ({"not_before": now()} if row.unmet == 1 else {})
         connection.execute(update(jobs).where(jobs.c.number == row.number).values(values))
         due(connection)

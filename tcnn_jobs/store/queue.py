@@ -249,7 +249,8 @@ def _unrecorded(connection: Connection, beat: Beat) -> Sequence[NewEvent]:
     """The events of a beat that the job does not have yet."""
     if beat.told is None or not beat.events:
         return beat.events
-    row = _locked(connection, beat.claim)  # the earlier call may not have ended yet
+    # The earlier call may not have ended yet.
+    row = connection.execute(_TO_BEAT, {"job": beat.claim.job}).one_or_none()
     recorded = 0 if row is None else connection.scalar(_TOLD, {"row": row.number}) or 0
     return beat.events[max(0, recorded - beat.told) :]
 
@@ -264,7 +265,8 @@ _STARTED = select(func.max(events.c.seq)).where(_OF, events.c.kind == "started")
 # A job that runs has only this event of anybody but its worker.
 _TOLD = select(func.count()).where(_OF, events.c.seq > _STARTED, events.c.kind != "cancel_requested")
 """How many events of a job's newest claim its worker has told."""
-_LOCKED = select(jobs).where(jobs.c.id == bindparam("job")).with_for_update()
+_JOB = select(jobs).where(jobs.c.id == bindparam("job"))
+_LOCKED, _TO_BEAT = _JOB.with_for_update(), _JOB.with_for_update(key_share=True)
 
 
 def _locked(connection: Connection, claim: Claim) -> Row[Any] | None:

@@ -36,8 +36,10 @@ class Shares(Database):
         """
         identifier, secret = new_id("share"), new_secret(SHARE_PREFIX)
         with self.writing() as connection:
+            find(connection, job, owner)
+            first = key is None or ledger.is_first(connection, key, identifier)  # before the job is locked
             find(connection, job, owner, lock=True)
-            if key is not None and not ledger.is_first(connection, key, identifier):
+            if key is not None and not first:
                 made = and_(shares.c.id == ledger.recall(connection, key), shares.c.job == job, _VALID)
                 row = connection.execute(select(*_COLUMNS).where(made)).one_or_none()
                 return None if row is None else (_as_share(row), None)

@@ -80,8 +80,9 @@ class Submission(Listing):
         With a key that has done it before nothing is done, and the job is returned as it is.
         """
         with self.writing() as connection:
+            first = _is_first(connection, key, job, owner)
             row = find(connection, job, owner, lock=True)
-            if key is None or ledger.is_first(connection, key, job):
+            if first:
                 before, row = row, _cancelled(connection, row)
                 if row is not before:
                     ledger.note(connection, "job.cancel", job, row.owner)
@@ -94,8 +95,12 @@ class Submission(Listing):
         With a key that has done it before nothing is done, and the job is returned as it is.
         """
         with self.writing() as connection:
+            first, known = _is_first(connection, key, job, owner), find(connection, job, owner)
+            if first:
+                quotas.lock_queue(connection, known.owner)
+                needs.hold(connection, known.request)
             row = find(connection, job, owner, lock=True)
-            if key is None or ledger.is_first(connection, key, job):
+            if first:
                 if row.status not in (Status.FAILED, Status.CANCELLED):
                     raise WrongState(f"{job}: is {row.status}; only a failed or cancelled job can be resumed")
                 quotas.admit_job(connection, row.owner)
@@ -112,10 +117,11 @@ class Submission(Listing):
         returned as it is. Raises `JobNotFound`.
         """
         with self.writing() as connection:
+            first = _is_first(connection, key, job, owner)
             row = find(connection, job, owner, lock=True)
             now_is = {name: getattr(row, name) for name in Labels.model_fields}
             wanted = now_is | new.given()
-            if (key is None or ledger.is_first(connection, key, job)) and wanted != now_is:
+            if first and wanted != now_is:
                 called = naming.called_before(row.words or "", row.id, row.kind, row.request, now_is)
                 called += needs.called(connection, row.request, row.owner)
                 told = naming.words(row.id, row.kind, row.request, wanted, dict.fromkeys(called))
@@ -202,6 +208,14 @@ class Submission(Listing):
                 return self._places.placed(connection, [row])[0]
         except StoreUnavailable:
             return as_job(row)
+
+
+def _is_first(connection: Connection, key: IdempotencyKey | None, job: str, owner: str | None) -> bool:
+    """Keep the key, before the job is locked; False if it was kept before. Raises `JobNotFound` (and keeps none)."""
+    if key is None:
+        return True
+    find(connection, job, owner)
+    return ledger.is_first(connection, key, job)
 
 
 def _cancelled(connection: Connection, row: Row[Any]) -> Row[Any]:

@@ -1,25 +1,14 @@
 """Tenants and their quotas, enforced inside the transactions that use them: submit, resume, upload, start a job.
 
-Where two could pass together what only one of them may, the tenant's row is locked first; tenants without that quota
-lock nothing.
+Where two could pass together what only one of them may, the tenant's row is locked first, before any job's
+(`changes`); tenants without that quota lock nothing.
 """
 
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Connection,
-    Row,
-    bindparam,
-    case,
-    delete,
-    func,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import BigInteger, Connection, Row, bindparam, case, delete, func, insert, select, update
 
 from tcnn_jobs.database.dialects import now, upsert
 from tcnn_jobs.database.engine import Database
@@ -72,6 +61,14 @@ def _know(dialect: str) -> Any:
     return added.on_conflict_do_nothing(index_elements=[tenants.c.name])
 
 
+def lock_queue(connection: Connection, tenant: str) -> Row[Any] | None:
+    """The tenant's row, None if there is none; with a quota of queued jobs nobody else queues one until the commit."""
+    row = connection.execute(_TENANT, {"tenant": tenant}).one_or_none()
+    if row is not None and row.max_queued is not None:
+        connection.execute(_LOCKED, {"tenant": tenant})
+    return row
+
+
 def admit_job(connection: Connection, tenant: str) -> None:
     """Admission control of one more job: queued jobs, GPU hours, and stored bytes must be below the tenant's quotas.
 
@@ -79,12 +76,11 @@ def admit_job(connection: Connection, tenant: str) -> None:
     `BytesExceeded`.
     """
     name = {"tenant": tenant}
-    row = connection.execute(_TENANT, name).one_or_none()
+    row = lock_queue(connection, tenant)
     if row is None:
         know(connection, tenant)
         return
     if row.max_queued is not None:
-        connection.execute(_LOCKED, name)
         count = connection.scalar(_QUEUED, name) or 0
         if count >= row.max_queued:
             raise QuotaExceeded(
