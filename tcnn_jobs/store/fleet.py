@@ -29,6 +29,7 @@ from tcnn_jobs.database.schema import has_status, jobs, leases, workers
 from tcnn_jobs.model.jobs import Job, Status
 from tcnn_jobs.model.operation import WorkerInfo, WorkerState
 from tcnn_jobs.settings import LONGEST_LEASE
+from tcnn_jobs.store import clocks
 from tcnn_jobs.store.accounts.quotas import WAITS
 
 HEARD_OF = 60.0
@@ -39,13 +40,20 @@ KEPT = 86400.0
 """Seconds after which the row of a silent worker goes."""
 ELSEWHERE = 30.0
 """Seconds for which a job that is due again is left to other workers than the one where it failed."""
-TOLERANCE = 2.0
-"""Seconds by which the clock may run away from this process's own between two looks: looks can be slow."""
 
-PRESENT: ColumnElement[bool] = workers.c.heartbeat_at > now() - case(
-    (workers.c.lease > LONGEST_LEASE, LONGEST_LEASE),  # as one of an earlier release may say
-    (workers.c.lease > HEARD_OF, workers.c.lease),
-    else_=HEARD_OF,
+
+def _heard_in(seconds: ColumnElement[float]) -> ColumnElement[bool]:
+    """Whether a worker was heard of in so many seconds. When is not known of one whose heartbeat is still to come: the
+    clock was set back since."""
+    return and_(workers.c.heartbeat_at > now() - seconds, not_(clocks.to_come(workers.c.heartbeat_at)))
+
+
+PRESENT: ColumnElement[bool] = _heard_in(
+    case(
+        (workers.c.lease > LONGEST_LEASE, LONGEST_LEASE),  # as one of an earlier release may say
+        (workers.c.lease > HEARD_OF, workers.c.lease),
+        else_=HEARD_OF,
+    )
 )
 WIDEST: ColumnElement[int] = func.coalesce(workers.c.widest, workers.c.slots)
 """Slots of the largest job that a worker can run; an older release does not say how many those are."""
@@ -73,7 +81,7 @@ _ROOMY = (
     select(workers.c.name, workers.c.slots, WIDEST.label("widest"))
     .where(
         _OTHER,
-        workers.c.heartbeat_at > now() - workers.c.lease,  # else it may have been killed
+        _heard_in(workers.c.lease),  # else it may have been killed
         workers.c.request_version >= bindparam("understood", type_=Integer()),
         not_(_AVOIDED),
     )
@@ -142,7 +150,7 @@ class Fleet(Database):
 def heard(connection: Connection, seconds: float) -> list[WorkerInfo]:
     """Workers that were heard of in so many seconds, by name; `heartbeat_at` is here the age."""
     age = (now() - workers.c.heartbeat_at).label("age")
-    query = select(workers, age).where(workers.c.heartbeat_at > now() - bindparam("most", type_=Double()))
+    query = select(workers, age).where(_heard_in(bindparam("most", type_=Double())))
     rows = connection.execute(query.order_by(workers.c.name), {"most": seconds})
     return [_as_worker(row).model_copy(update={"heartbeat_at": max(0.0, row.age)}) for row in rows]
 
@@ -193,10 +201,10 @@ class Term(NamedTuple):
 
 _LEFT = (leases.c.ends_at - now()).label("left")
 # The clock may have been set back since it was given: then it would not end.
-_SET_BACK = leases.c.ends_at > now() + leases.c.seconds + TOLERANCE
+_SET_BACK = clocks.to_come(leases.c.ends_at - leases.c.seconds)
 # Its holder may have had a longer lease than whoever asks, even one without end, and be dead: its heartbeats tell.
 _ASKED: Any = bindparam("for", type_=Double())
-_LIVES = exists().where(workers.c.name == leases.c.holder, workers.c.heartbeat_at > now() - _ASKED)
+_LIVES = exists().where(workers.c.name == leases.c.holder, _heard_in(_ASKED))
 _OLD = or_(leases.c.seconds > LONGEST_LEASE, leases.c.ends_at - leases.c.seconds <= now() - _ASKED)
 _OVER = or_(leases.c.ends_at <= now(), _SET_BACK, and_(_OLD, not_(_LIVES)))
 _HELD = select(leases.c.holder, _LEFT).where(leases.c.name == bindparam("lease"), ~_OVER)

@@ -1,60 +1,22 @@
 """Reap stalled jobs: return those of silent workers to the queue, and fail those that lose worker after worker.
 
-Times in rows are by the database's clock, which somebody may set: then nothing is reaped before every worker that lives
-has said so by the new time.
+Times in rows are by the database's clock, which somebody may set (`clocks`): then nothing is reaped before every worker
+that lives has said so by the new time.
 """
 
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, exists, select, update
+from sqlalchemy import Connection, Row, select
 
 from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import events, jobs
 from tcnn_jobs.model.jobs import Job, NewEvent, Status
-from tcnn_jobs.store import fleet
+from tcnn_jobs.store import clocks, fleet
 from tcnn_jobs.store.accounts import quotas
 from tcnn_jobs.store.changes import as_job, change
-from tcnn_jobs.store.fleet import TOLERANCE
-
-LONGEST_DELAY = 600.0
-"""Seconds that a job can have to wait for its next attempt."""
-
-
-class Steps:
-    """Compares the database's clock with one that nobody can set."""
-
-    def __init__(self) -> None:
-        self._apart: float | None = None
-
-    def moved(self, wall: float, monotonic: float) -> bool:
-        """Whether the clock was set since the last look. The first look tells nothing."""
-        before, self._apart = self._apart, wall - monotonic
-        return before is not None and abs(self._apart - before) > TOLERANCE
-
-
-_BEATS = and_(jobs.c.status == Status.RUNNING, jobs.c.heartbeat_at > now() + TOLERANCE)
-_BORN = and_(jobs.c.status == Status.QUEUED, jobs.c.not_before > now(), jobs.c.created_at > now() + TOLERANCE)
-_LATER = and_(jobs.c.status == Status.QUEUED, jobs.c.not_before > now() + LONGEST_DELAY)
-_MENDED: list[tuple[Any, dict[str, Any]]] = [
-    (_BEATS, {"heartbeat_at": now()}),  # a lease from now on, should nobody be there any more
-    (_BORN, {"not_before": now()}),
-    (_LATER, {"not_before": now() + LONGEST_DELAY}),
-]
-
-
-def is_wrong(connection: Connection) -> bool:
-    """Whether rows have times that no clock can have written that goes as this one: it was set back."""
-    return any(connection.scalar(select(exists().where(where))) for where, _ in _MENDED)
-
-
-def mend(connection: Connection) -> None:
-    """Bring such times to the present. Whoever does it second finds nothing to do."""
-    for where, values in _MENDED:
-        connection.execute(update(jobs).where(where).values(values))
-
 
 QUARANTINE = 5
 """Workers that a job may cost in a row without getting farther. Those that are merely killed spread over all jobs."""
@@ -65,8 +27,8 @@ class Reaping(Database):
 
     def __init__(self, url: str, *, wait: float = 5.0) -> None:
         super().__init__(url, wait=wait)
-        self._steps = Steps()
-        self._looked = False
+        self._steps = clocks.Steps()
+        self._right = False
         self._spared_until = 0.0
 
     def reap(self, lease: float) -> list[Job]:
@@ -96,11 +58,13 @@ class Reaping(Database):
             wall = connection.scalar(select(now())) or 0.0
             here = time.monotonic()
             stepped = self._steps.moved(wall, here)
-            wrong = (stepped or not self._looked) and is_wrong(connection)
+            self._right = self._right and not stepped
+            wrong = not self._right and clocks.is_wrong(connection)
         if wrong:
-            with self.writing() as connection:
-                mend(connection)
-        self._looked = True
+            for times in clocks.MENDED:
+                with self.writing() as connection:  # each by itself, so that it holds rows of one kind only
+                    times.mend(connection)
+        self._right = not wrong
         if stepped:
             self._spared_until = here + lease
         return here < self._spared_until

@@ -20,7 +20,8 @@ MINUTE = 60.0
 """Shortest interval, in seconds, between two updates of a key's `used_at`."""
 _VALID = and_(api_keys.c.revoked_at.is_(None), or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now()))
 _LOOK: Any = select(*(api_keys.c[name] for name in ApiKey.model_fields if name != "valid"), _VALID.label("valid"))
-_LONG_AGO = or_(api_keys.c.used_at.is_(None), api_keys.c.used_at < now() - MINUTE)
+# A use that is still to come was noted before the clock was set back.
+_LONG_AGO = or_(api_keys.c.used_at.is_(None), ~api_keys.c.used_at.between(now() - MINUTE, now() + MINUTE))
 
 
 class ApiKeys(Database):

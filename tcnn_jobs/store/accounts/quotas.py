@@ -190,9 +190,13 @@ def note_use(connection: Connection, row: Row[Any], ended: float) -> None:
     began = began_at(row)
     if began is None:
         return
-    values = {"tenant": row.owner, "day": int(ended // DAY), "shard": row.number % SHARDS}
-    seconds = max(0.0, ended - began) * row.slots
-    connection.execute(_add(connection.dialect.name), {**values, "seconds": seconds})
+    add_use(connection, row.owner, int(ended // DAY), row.number % SHARDS, max(0.0, ended - began) * row.slots)
+
+
+def add_use(connection: Connection, tenant: str, day: int, shard: int, seconds: float) -> None:
+    """Charge slot-seconds to a tenant's day."""
+    values = {"tenant": tenant, "day": day, "shard": shard, "seconds": seconds}
+    connection.execute(_add(connection.dialect.name), values)
 
 
 @cache

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from deeds import OUCH, hold, info, new
-from sqlalchemy import event, update
+from deeds import OUCH, RESULT, hold, info, new
+from sqlalchemy import event, exists, select, update
 
-from tcnn_jobs.database.schema import jobs
+from tcnn_jobs.database.schema import deliveries, jobs, tenants, usage, workers
+from tcnn_jobs.model.accounts import NewKey
 from tcnn_jobs.model.jobs import Beat, Status
-from tcnn_jobs.store import Store
+from tcnn_jobs.store import Store, clocks
 
 
 @pytest.fixture(params=[pytest.param(-86400.0, marks=pytest.mark.slow), 86400.0], ids=["a day behind", "a day ahead"])
@@ -130,3 +131,112 @@ def test_a_worker_that_starts_after_the_clock_was_set_back_mends_it(sqlite_store
     assert sqlite_store.reap(60) == []
     claimed = sqlite_store.claim("w1")
     assert claimed is not None and claimed.id == job.id
+
+
+def test_a_clock_that_is_set_back_holds_no_webhook_up(sqlite_store: Store, clock: Settable) -> None:
+    """One that was due is due; one that is tried again waits ten minutes at most."""
+    store = sqlite_store
+    clock.ahead = 86400.0
+    for _ in range(2):
+        store.cancel(store.enqueue(new(webhook="http://receiver.example/")).id)
+    (tried,) = store.due_deliveries(1)
+    store.delivery_failed(tried.id, 600)
+    clock.ahead = 0.0
+    assert store.due_deliveries() == []
+    store.reap(60)
+    (due,) = store.due_deliveries()
+    assert due.id != tried.id
+    clock.ahead = 601.0
+    assert tried.id in {delivery.id for delivery in store.due_deliveries()}
+
+
+def test_a_worker_that_was_killed_before_the_clock_was_set_back_is_silent(sqlite_store: Store, clock: Settable) -> None:
+    """At once where nobody keeps house any more; where somebody does, as if it had been heard of just then."""
+    store = sqlite_store
+    store.enqueue(new())
+    clock.ahead = 86400.0
+    store.heartbeat(info("dead"), [])
+    assert store.count_workers() == 1
+    clock.ahead = 0.0
+    assert store.count_workers() == 0 and not any(worker.present for worker in store.workers())
+    assert store.list()[0][0].waiting_for == "no worker is there"
+    figures = store.statistics()
+    assert (figures.workers, figures.slots) == ((), {})
+    store.reap(60)
+    clock.ahead = 100.0
+    (worker,) = store.statistics().workers
+    assert worker.heartbeat_at == pytest.approx(100, abs=30) and store.count_workers() == 0
+
+
+def test_a_clock_that_is_set_back_makes_no_tenant_wait_for_its_turn(sqlite_store: Store, clock: Settable) -> None:
+    store = sqlite_store
+    clock.ahead = 86400.0
+    store.enqueue(new())
+    store.finish(hold(store.claim("w1")), RESULT)
+    clock.ahead = 0.0
+    store.reap(60)
+    for owner in ("bob", "bob", "ann"):
+        store.enqueue(new(owner=owner))
+    turns = []
+    for _ in range(3):
+        clock.ahead += 10.0
+        taken = store.claim("w1")
+        assert taken is not None
+        turns.append(taken.owner)
+        store.finish(hold(taken), RESULT)
+    assert turns == ["bob", "ann", "bob"]
+
+
+def test_a_clock_that_is_set_back_keeps_what_was_used(sqlite_store: Store, clock: Settable) -> None:
+    """What has run is today's, and forgotten as such; what runs has run for as long as its worker had told."""
+    store = sqlite_store
+    store.set_quotas("ann", gpu_hours=100.0)
+    clock.ahead = 40 * 86400.0
+    store.enqueue(new())
+    ended = hold(store.claim("w1"))
+    clock.ahead += 3600.0
+    store.fail(ended, OUCH)
+    running = store.enqueue(new())
+    held = hold(store.claim("w1"))
+    clock.ahead += 1800.0
+    store.heartbeat(info(), [Beat(claim=held)])
+    clock.ahead = 0.0
+    store.reap(60)
+    assert store.get(running.id).started_at == pytest.approx(time.time() - 1800, abs=30)
+    assert store.tenants("ann")[0].use.gpu_hours == pytest.approx(1.5, abs=0.1)
+    store.hand_back(held)
+    clock.ahead = 31 * 86400.0
+    assert store.tenants("ann")[0].use.gpu_hours == 0
+
+
+def test_a_key_that_is_used_after_the_clock_was_set_back_says_so(sqlite_store: Store, clock: Settable) -> None:
+    clock.ahead = 86400.0
+    key, _ = sqlite_store.create_key(NewKey(tenant="ann"))
+    sqlite_store.note_use(key.id, 5)
+    clock.ahead = 0.0
+    sqlite_store.note_use(key.id, 5)
+    assert sqlite_store.api_keys()[0].used_at == pytest.approx(time.time(), abs=30)
+
+
+def test_nothing_of_an_ordinary_queue_is_wrong_and_all_that_a_day_has_moved_is_mended(store: Store) -> None:
+    store.set_quotas("ann", gpu_hours=100.0)
+    for _ in range(4):
+        store.enqueue(new(webhook="http://receiver.example/"))
+    for retry_after in (None, 600):
+        store.fail(hold(store.claim("w1")), OUCH, retry_after)
+    store.heartbeat(info(), [Beat(claim=hold(store.claim("w1")))])
+    (tried,) = store.due_deliveries()
+    store.delivery_failed(tried.id, 600)
+    with store.writing() as connection:
+        assert not clocks.is_wrong(connection)
+        connection.execute(update(jobs).values(
+            {name: jobs.c[name] + 86400 for name in ("created_at", "not_before", "started_at", "heartbeat_at")}
+        ))  # fmt: skip
+        for column in (deliveries.c.due_at, workers.c.heartbeat_at, tenants.c.started_at):
+            connection.execute(update(column.table).values({column: column + 86400}))
+        connection.execute(update(usage).values(day=usage.c.day + 2))
+        assert all(connection.scalar(select(exists().where(wrong.where))) for wrong in clocks.MENDED[:4])
+    store.reap(60)
+    with store.reading() as connection:
+        assert not any(connection.scalar(select(exists().where(wrong.where))) for wrong in clocks.MENDED)
+    assert store.claim("w1") is not None
