@@ -110,7 +110,7 @@ def _words(one: Description) -> str:
             size = "×".join(map(str, value)) if isinstance(value, list) else "none" if value is None else value
             told.append(f"{key.removesuffix(SHAPE)} {size}")
         else:
-            told.append(f"{key} {value}" if key == "forward" else f"{key}={value}")
+            told.append(f"forward {value or 'of its class'}" if key == "forward" else f"{key}={value}")
     return ", ".join(told)
 
 
@@ -138,10 +138,15 @@ def _kind(module: nn.Module) -> str:
 
 
 def _has_forward_of_its_own(module: nn.Module) -> bool:
-    """Whether someone set another forward pass on it, and no wrapper of the one that it has."""
+    """Whether someone set another forward pass on it than that of its class, and no wrapper of the one that it has.
+
+    What takes a wrapper away, as Accelerate does, leaves the class's own behind as an attribute.
+    """
     own = vars(module).get("forward")
     inside = getattr(own, "__func__", own)
-    return own is not None and not hasattr(inside, "__wrapped__") and not hasattr(own, "_torchdynamo_orig_callable")
+    if own is None or (inside is type(module).forward and getattr(own, "__self__", module) is module):
+        return False
+    return not hasattr(inside, "__wrapped__") and not hasattr(own, "_torchdynamo_orig_callable")
 
 
 def _plain(value: object) -> Any:

@@ -1,7 +1,6 @@
 """Models that somebody changed by hand: what timm recorded when it built them is not what they are."""
 
 import json
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,11 @@ import timm
 import torch
 from nets import PlainNet
 from safetensors import safe_open
-from sampled import sampled
 from timm.models import reparameterize_model
 from torch import Tensor, nn
 
 import tcnn
 from tcnn.checkpoints import checkpoint
-from tcnn.checkpoints.architecture import describe_model
 from tcnn.errors import CheckpointError, RequestError
 
 Lively = Callable[..., nn.Module]
@@ -158,46 +155,6 @@ def test_a_layer_with_other_padding_is_refused_by_its_cnn(image: Tensor, tmp_pat
     with pytest.raises(CheckpointError, match="mid: expected padding_mode circular"):
         tcnn.load(file, source=net)
     assert_same(tcnn.load(file, source=model), model, image)
-
-
-VARIANTS: dict[str, Callable[[], nn.Module]] = {
-    "plain": lambda: timm.create_model("resnet10t"),
-    "features": lambda: timm.create_model("t_test_resnet", features_only=True),
-    "no classes, one channel": lambda: timm.create_model("test_efficientnet", num_classes=0, in_chans=1),
-    "activation, dropout": lambda: timm.create_model(
-        "resnet10t", act_layer="gelu", drop_rate=0.2, drop_path_rate=0.2, drop_block_rate=0.1
-    ),
-    "scriptable": lambda: timm.create_model("test_efficientnet", scriptable=True, exportable=True, no_jit=True),
-    "another way to compute": lambda: timm.create_model("mobilevitv2_050", exportable=True),
-    "pooling": lambda: timm.create_model("regnetx_002", global_pool="max"),
-    "t_": lambda: timm.create_model("t_mobilenetv3_small_050", num_classes=5),
-}
-
-
-@pytest.mark.parametrize("variant", sampled(VARIANTS, VARIANTS.keys() - {"another way to compute", "pooling", "plain"}))
-@pytest.mark.filterwarnings("error:the model is not as")
-def test_what_nobody_changed_is_not_called_edited(variant: str) -> None:
-    with torch.device("meta"):
-        model: Any = VARIANTS[variant]()
-    if not hasattr(model, "conversion_report"):
-        model = tcnn.convert(model).model
-    assert describe_model(model, model.conversion_report).edited == {}
-    as_it_is = variant in ("features", "t_", "another way to compute")  # of which the last cannot be dilated
-    dilated = model if as_it_is else tcnn.convert(VARIANTS[variant](), stride="dilate").model
-    dilated.grad_checkpointing, dilated.note = True, "mine"
-    assert describe_model(dilated, dilated.conversion_report).edited == {}
-
-
-def test_harmless_changes_are_no_edits(lively: Lively, tmp_path: Path) -> None:
-    source: Any = lively("test_resnet")
-    source.bn1 = nn.SyncBatchNorm.convert_sync_batchnorm(source.bn1)
-    source.bn1.momentum, source.drop_rate, source.mine = 0.3, 0.5, 7
-    source.act1 = nn.ReLU(inplace=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        file = tcnn.save(tcnn.convert(source).model, tmp_path / "m.safetensors")
-    with safe_open(file, "pt") as handle:
-        assert "edited" not in handle.metadata()
 
 
 @pytest.mark.filterwarnings("error:the model is not as")

@@ -1,0 +1,107 @@
+"""Models that compute what timm builds, though something in them is not as it was: their files need no source."""
+
+import functools
+import types
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors import safe_open
+from sampled import sampled
+from torch import Tensor, nn
+
+import tcnn
+from tcnn.checkpoints.architecture import describe_model
+from tcnn.errors import CheckpointError
+
+Lively = Callable[..., nn.Module]
+
+
+@pytest.fixture
+def image() -> Tensor:
+    return torch.randn(2, 3, 48, 64, generator=torch.Generator().manual_seed(0))
+
+
+VARIANTS: dict[str, Callable[[], nn.Module]] = {
+    "plain": lambda: timm.create_model("resnet10t"),
+    "features": lambda: timm.create_model("t_test_resnet", features_only=True),
+    "no classes, one channel": lambda: timm.create_model("test_efficientnet", num_classes=0, in_chans=1),
+    "activation, dropout": lambda: timm.create_model(
+        "resnet10t", act_layer="gelu", drop_rate=0.2, drop_path_rate=0.2, drop_block_rate=0.1
+    ),
+    "scriptable": lambda: timm.create_model("test_efficientnet", scriptable=True, exportable=True, no_jit=True),
+    "another way to compute": lambda: timm.create_model("mobilevitv2_050", exportable=True),
+    "pooling": lambda: timm.create_model("regnetx_002", global_pool="max"),
+    "t_": lambda: timm.create_model("t_mobilenetv3_small_050", num_classes=5),
+}
+
+
+@pytest.mark.parametrize("variant", sampled(VARIANTS, VARIANTS.keys() - {"another way to compute", "pooling", "plain"}))
+@pytest.mark.filterwarnings("error:the model is not as")
+def test_what_nobody_changed_is_not_called_edited(variant: str) -> None:
+    with torch.device("meta"):
+        model: Any = VARIANTS[variant]()
+    if not hasattr(model, "conversion_report"):
+        model = tcnn.convert(model).model
+    assert describe_model(model, model.conversion_report).edited == {}
+    as_it_is = variant in ("features", "t_", "another way to compute")  # of which the last cannot be dilated
+    dilated = model if as_it_is else tcnn.convert(VARIANTS[variant](), stride="dilate").model
+    dilated.grad_checkpointing, dilated.note = True, "mine"
+    assert describe_model(dilated, dilated.conversion_report).edited == {}
+
+
+def test_harmless_changes_are_no_edits(lively: Lively, tmp_path: Path) -> None:
+    source: Any = lively("test_resnet")
+    source.bn1 = nn.SyncBatchNorm.convert_sync_batchnorm(source.bn1)
+    source.bn1.momentum, source.drop_rate, source.mine = 0.3, 0.5, 7
+    source.act1 = nn.ReLU(inplace=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        file = tcnn.save(tcnn.convert(source).model, tmp_path / "m.safetensors")
+    with safe_open(file, "pt") as handle:
+        assert "edited" not in handle.metadata()
+
+
+def mixed_precision_removed(module: nn.Module) -> None:
+    """As `Accelerator.unwrap_model(model, keep_fp32_wrapper=False)` does it."""
+    module.forward = types.MethodType(type(module).forward, module)
+
+
+def hook_removed(module: Any) -> None:
+    """As Accelerate adds a hook to a module and removes it."""
+    before = module.forward
+    module.forward = functools.update_wrapper(functools.partial(before), before)
+    module.forward = before
+
+
+@pytest.mark.parametrize("name", ["", "conv1", "layer4.0.conv2"])
+@pytest.mark.parametrize("removed", [mixed_precision_removed, hook_removed])
+@pytest.mark.filterwarnings("error")
+@torch.no_grad()
+def test_a_wrapper_that_was_removed_leaves_the_forward_pass_of_the_class(
+    removed: Callable[[nn.Module], None], name: str, lively: Lively, image: Tensor, tmp_path: Path
+) -> None:
+    """As an attribute of the module; the file was taken for one of another network, and did not load."""
+    model = tcnn.convert(lively("test_resnet")).model
+    removed(model.get_submodule(name))
+    assert "forward" in vars(model.get_submodule(name))
+    file, directory = tcnn.save(model, tmp_path / "m.safetensors"), tcnn.save_directory(model, tmp_path / "hub")
+    for loaded in (tcnn.load(file), tcnn.load(file, source=timm.create_model("test_resnet")), tcnn.load(directory)):
+        assert torch.equal(loaded(image), model.eval()(image))
+
+
+def test_that_of_another_module_is_one_of_its_own(lively: Lively, tmp_path: Path) -> None:
+    """Though it is a function of the same class."""
+    model: Any = tcnn.convert(lively("test_resnet")).model
+    model.layer1[0].act2.forward = model.layer1[0].forward
+    model.bn1.forward = lively("test_resnet").bn1.forward
+    found = describe_model(model, model.conversion_report).edited
+    assert found == {"layer1.0.act2": {"forward": "of its own"}, "bn1": {"forward": "of its own"}}
+    with pytest.warns(UserWarning, match="forward of its own"):
+        file = tcnn.save(model, tmp_path / "m.safetensors")
+    with pytest.raises(CheckpointError, match=r"forward of its own, as it was saved, found .*: forward of its class$"):
+        tcnn.load(file, source=timm.create_model("test_resnet"))
