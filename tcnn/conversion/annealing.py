@@ -4,7 +4,7 @@
 loss summed over batches), and what gradient checkpointing computes anew must be what was computed first. So a forward
 pass begins a step only if no earlier one still waits for its backward pass, and none that runs within a backward pass
 does. A forward pass begins with the model's own call, or, where a part is called (`forward_features`), with the first
-layer that gradients reach.
+layer that gradients reach. One that computes no values, or of which a program is made, is none of a training loop.
 """
 
 import math
@@ -16,13 +16,22 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch._C import _functorch as functorch
 from torch.utils._pytree import tree_leaves
 
 from tcnn.errors import RequestError, shorten
 from tcnn.layers.base import TEMPERATURES, AttentionLayer
-from tcnn.layers.terms.execution import is_transformed, needs_gradients
+from tcnn.layers.terms.execution import (
+    is_exporting,
+    is_recorded,
+    is_transformed,
+    is_without_values,
+    needs_gradients,
+)
 from tcnn.models.checks import refuse_inference_tensors, refuse_prepared, unwrapped
 from tcnn.models.running import gpsa_layers
+
+OUTSIDE = "tcnn.anneal counts steps outside of the graph, which would be compiled anew at every step: no fullgraph=True"
 
 
 def temperature(update: int, start: float, annealing: int, end: float = 1.0) -> float:
@@ -129,17 +138,19 @@ class Annealing:
         """How often the parameters had been written when the step began."""
 
     def __call__(self, model: nn.Module, args: Any) -> None:
-        if model.training and self.done != self.steps:
+        if model.training and self.done != self.steps and not is_exporting():
             self._begin(model)
 
     def passed(self, model: nn.Module, args: Any, output: Any) -> None:
         """The forward hook: from now on a backward pass is awaited."""
-        if model.training and self.done != self.steps and torch.is_grad_enabled():
+        if model.training and self.done != self.steps and torch.is_grad_enabled() and not is_exporting():
             self._passed(output)
 
     def entered(self, layer: AttentionLayer, x: Tensor) -> bool:
         """Before the forward pass of a layer; returns whether it began the step, so that its output is awaited."""
-        if not layer.training or self.done == self.steps or not isinstance(x, Tensor) or is_transformed():
+        if not layer.training or self.done == self.steps or not isinstance(x, Tensor):
+            return False
+        if is_transformed() or is_without_values(x):
             return False
         first, known = self.first and self.first(), layer in self.layers
         self.layers.add(layer)
@@ -154,7 +165,7 @@ class Annealing:
         """After the forward pass of the layer with which the step began."""
         self._await(output)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # the count would be compiled in, anew at every step
+    @torch.compiler.disable(reason=OUTSIDE)  # type: ignore[untyped-decorator]
     def _begin(self, module: nn.Module) -> None:
         """Before a forward pass of the model, or of a layer, in training: begin a step, if it is the first of one."""
         graded = torch.is_grad_enabled()
@@ -162,6 +173,8 @@ class Annealing:
             self.due |= graded and not self.counted
             return
         layers = self.layers if isinstance(module, AttentionLayer) else _layers(module)
+        if is_recorded() or is_without_values(*_temperatures(list(layers))):
+            return
         version = sum(parameter._version for layer in layers for parameter in layer.parameters())
         same = bool(self.awaited) and version == self.version
         self.counted = graded or same
@@ -171,9 +184,9 @@ class Annealing:
             self.awaited.clear()
             self._advance(list(layers))
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.compiler.disable(reason=OUTSIDE)  # type: ignore[untyped-decorator]
     def _passed(self, output: Any) -> None:
-        if not _is_backward():
+        if not (_is_backward() or is_recorded() or is_without_values(*_tensors(output))):
             self.first = None  # with whatever is called next, unless this pass is awaited then
             self._await(output)
 
@@ -201,7 +214,9 @@ class Annealing:
     def _advance(self, layers: Sequence[AttentionLayer]) -> None:
         if self.done is None:
             taus = _temperatures(layers)
-            self.done = position(float(taus[0]), self.start, self.steps, self.end) if taus else self.steps
+            with torch._C._DisableFuncTorch():
+                tau = float(_beneath(taus[0]).flatten()[0]) if taus else self.end
+            self.done = position(tau, self.start, self.steps, self.end)
         if self.done < self.steps:
             self.done += 1
             self._set(layers)
@@ -209,8 +224,10 @@ class Annealing:
     def _set(self, layers: Sequence[AttentionLayer]) -> None:
         """Set τ of layers to that of the current step."""
         assert self.done  # noqa: S101 - a step has begun
-        for tau in _temperatures(layers):
-            tau.fill_(temperature(self.done - 1, self.start, self.steps, self.end))
+        tau = temperature(self.done - 1, self.start, self.steps, self.end)
+        with torch._C._DisableFuncTorch():
+            for held in _temperatures(layers):
+                _beneath(held).fill_(tau)
 
     def look_again(self, model: nn.Module, keys: Any) -> None:
         """Read τ anew after a state dict was loaded."""
@@ -235,6 +252,13 @@ def _layers(model: nn.Module) -> list[AttentionLayer]:
 
 def _temperatures(layers: Sequence[AttentionLayer]) -> list[Tensor]:
     return [getattr(layer, name) for layer in layers if layer.gating_param is not None for name in TEMPERATURES]
+
+
+def _beneath(tensor: Tensor) -> Tensor:
+    """The tensor that lives on when transforms of `torch.func`, which have wrapped it, are over."""
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:

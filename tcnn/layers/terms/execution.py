@@ -58,12 +58,21 @@ def is_transformed() -> bool:
     """Whether a compiler, a tracer (`make_fx`, too) or a function transform is active."""
     return bool(
         torch.compiler.is_compiling()
-        or is_jit_tracing()
+        or is_recorded()
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
-        or torch._C._get_dispatch_mode(_Mode.PROXY)
-        or _get_dispatch_mode_pre_dispatch(_Mode.PROXY)
     )
+
+
+def is_recorded() -> bool:
+    """Whether a program is made of what runs: by `torch.export`, `torch.jit.trace` or `make_fx`."""
+    proxied = torch._C._get_dispatch_mode(_Mode.PROXY) or _get_dispatch_mode_pre_dispatch(_Mode.PROXY)
+    return bool(is_exporting() or is_jit_tracing() or proxied)
+
+
+def is_without_values(*tensors: Tensor) -> bool:
+    """Whether only shapes are computed: under `FakeTensorMode`, and of tensors on the meta device."""
+    return torch._C._get_dispatch_mode(_Mode.FAKE) is not None or any(tensor.is_meta for tensor in tensors)
 
 
 def is_observed() -> bool:
