@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tcnn_jobs.artifacts.layout import Home, claim_of
+from tcnn_jobs.model.jobs import Job
 
 STARTED = ("run/config.json", "conversion.json")
 POINT = "step-"
@@ -80,6 +81,11 @@ def worth_keeping(attempts: Iterable[Attempt], claim: int) -> set[str]:
     found = list(attempts)
     newest = max((one for one in found if one.is_before(claim + 1)), key=lambda one: one.claim, default=None)
     return {one.name for one in (best(found, claim + 1), newest) if one is not None}
+
+
+def winner(job: Job) -> int:
+    """The claim (attempt) whose files were published as the job's result."""
+    return int(job.files[0].path.split("/")[1]) if job.files else job.claim
 
 
 def attempts_of(home: Home, job: str) -> list[Attempt]:

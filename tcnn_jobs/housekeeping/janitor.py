@@ -6,22 +6,21 @@ Retention removes losing attempts, resume points of finished jobs, and jobs past
 import shutil
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
 from tcnn.errors import RequestError
 from tcnn_jobs.artifacts.base import Artifacts
-from tcnn_jobs.artifacts.bucket import BucketError, Object
-from tcnn_jobs.artifacts.layout import MANIFEST, Home, Manifest, Named, claim_of, file_key, id_in, manifest_key, parse
+from tcnn_jobs.artifacts.layout import Home, id_in
 from tcnn_jobs.artifacts.local import remove
 from tcnn_jobs.artifacts.shared import SharedArtifacts
-from tcnn_jobs.attempts.stages import POINT, attempt_of, attempts_of, worth_keeping
+from tcnn_jobs.attempts.stages import attempts_of, winner, worth_keeping
 from tcnn_jobs.errors import OtherDatabase, StoreUnavailable
 from tcnn_jobs.housekeeping import coordination
 from tcnn_jobs.housekeeping.coordination import Election
+from tcnn_jobs.housekeeping.objects import YOUNG, drop_unfinished, sweep_store
 from tcnn_jobs.housekeeping.ownership import check, places
 from tcnn_jobs.model.jobs import Job, Status
 from tcnn_jobs.settings import QueueSettings
@@ -30,12 +29,12 @@ from tcnn_jobs.store import Store
 log = structlog.stdlib.get_logger("tcnn.janitor")
 chores_log = structlog.stdlib.get_logger("tcnn.chores")
 
-YOUNG = 3600.0
-"""Grace period in seconds: a file without a row may belong to a transaction that is not committed yet."""
 SWEEP = 600.0
 """Seconds between two sweeps."""
 CHECKPOINT = 60.0
 """Seconds between two times that the length of SQLite's log is looked at."""
+PASS, ROOM_PASS = 100, 1000
+"""Jobs that one pass of retention deletes at most, by time and for room, before other chores have their turn."""
 LOG = 2**26
 """Bytes after which the log is emptied: some thousand jobs."""
 
@@ -77,13 +76,16 @@ class Chores(threading.Thread):
         except Exception:
             chores_log.exception("a chore failed; it will be tried again")
 
-    def _tidy(self, what: str, every: float, everybody: bool, chore: Callable[[], None]) -> None:
-        """Do a chore that removes files, if it is due, is this worker's to do, and the files are this database's."""
+    def _tidy(self, what: str, every: float, everybody: bool, chore: Callable[[], bool | None]) -> None:
+        """Do a chore that removes files, if it is due, is this worker's to do, and the files are this database's.
+
+        One that has more to do is due again at once, after the others.
+        """
         if time.monotonic() < self._due[what] or not (everybody or self._election.won()):
             return
         self._due[what] = time.monotonic() + every
-        if self._is_ours():
-            chore()
+        if self._is_ours() and chore():
+            self._due[what] = time.monotonic()
 
     def _is_ours(self) -> bool:
         refused = ""
@@ -126,32 +128,32 @@ def clean(home: Home, job: Job) -> None:
                 shutil.rmtree(resume, ignore_errors=True)
 
 
-def winner(job: Job) -> int:
-    """The claim (attempt) whose files were published as the job's result."""
-    return int(job.files[0].path.split("/")[1]) if job.files else job.claim
-
-
-def expire(store: Store, settings: QueueSettings, artifacts: Artifacts) -> None:
-    """Retention: jobs past their time or beyond the room for them, and rows of what is long over."""
+def expire(store: Store, settings: QueueSettings, artifacts: Artifacts) -> bool:
+    """Retention: jobs past their time or beyond the room for them, and rows of what is long over; returns whether
+    another pass would find more of them."""
+    more = False
     if settings.retention_days is not None:
-        for job in store.expired(settings.retention_days):
-            forget(artifacts, store, job, "too old")
+        jobs = store.expired(settings.retention_days, PASS)
+        deleted = [forget(artifacts, store, job, "too old") for job in jobs]
+        more = any(deleted) and len(jobs) == PASS
     if settings.retention_gb is not None:
-        _make_room(store, settings.retention_gb * 1e9, artifacts)
+        more |= _make_room(store, settings.retention_gb * 1e9, artifacts)
     store.forget_use()
     store.forget_dead_workers()
     store.forget_audit(settings.audit_days)
+    return more
 
 
-def _make_room(store: Store, most: float, artifacts: Artifacts) -> None:
-    oldest_first = store.expired(None, 1000)
+def _make_room(store: Store, most: float, artifacts: Artifacts) -> bool:
+    oldest_first = store.expired(None, ROOM_PASS)
     sizes = artifacts.sizes()
-    total = sum(sizes.values())
+    total, deleted = sum(sizes.values()), False
     for job in oldest_first:
         if total <= most:
-            break
-        forget(artifacts, store, job, "no room")
-        total -= sizes.get(job.id, 0)
+            return False
+        if forget(artifacts, store, job, "no room"):
+            total, deleted = total - sizes.get(job.id, 0), True
+    return deleted and total > most and len(oldest_first) == ROOM_PASS
 
 
 def sweep_home(home: Home, store: Store, artifacts: Artifacts) -> None:
@@ -178,98 +180,18 @@ def sweep_home(home: Home, store: Store, artifacts: Artifacts) -> None:
         artifacts.cache.sweep(24 * YOUNG)
 
 
-def sweep_store(store: Store, artifacts: Artifacts) -> None:
-    """Remove objects of ids without a row, of attempts that lost, and resume points of finished jobs; the object store
-    is listed as a whole."""
-    if not isinstance(artifacts, SharedArtifacts):
-        return
-    now, objects = time.time(), artifacts.objects()
-    known = store.known(list(objects))
-    for identifier, found in objects.items():
-        try:
-            if identifier not in known:
-                _sweep_strays(artifacts, identifier, found, now)
-            elif next(iter(found)).startswith("jobs/"):
-                _sweep_job(artifacts, store, identifier, found, now)
-        except RequestError:  # deleted meanwhile
-            continue
-        except BucketError as error:
-            if error.again:  # what it refuses holds up no other
-                raise
-            log.warning("could not sweep", id=identifier, problem=str(error))
+def forget(artifacts: Artifacts, store: Store, job: Job, why: str) -> bool:
+    """Delete a terminal job, row first: orphaned files are swept later, a row without files would promise them.
 
-
-def drop_unfinished(artifacts: Artifacts) -> None:
-    """Remove what hosts that were switched off had sent of a file; a store may not know how, or not allow it."""
-    if not isinstance(artifacts, SharedArtifacts):
-        return
-    try:
-        if dropped := artifacts.bucket.drop_unfinished(24 * YOUNG):
-            log.info("unfinished uploads dropped", uploads=dropped)
-    except BucketError as error:
-        log.info("unfinished uploads stay; let the bucket drop them by a rule", reason=str(error))
-
-
-def _sweep_strays(artifacts: SharedArtifacts, identifier: str, found: Mapping[str, Object], now: float) -> None:
-    """Objects of an id that no row has."""
-    ours = id_in(identifier) or not identifier  # half a file has none
-    if ours and all(now - item.modified > YOUNG for item in found.values()):
-        log.info("swept", objects=len(found), id=identifier)
-        artifacts.bucket.remove(*found)
-
-
-def _sweep_job(
-    artifacts: SharedArtifacts, store: Store, identifier: str, found: Mapping[str, Object], now: float
-) -> None:
-    """`clean` for a job's objects in the store: what `clean` keeps at home, and nothing that no manifest names."""
-    named = {key: one for key in found if (one := parse(key)) is not None}
-    if _is_tidy(named.values()):
-        return  # as most are; the database need not be asked
-    job = store.get(identifier)
-    if not job.terminal:
-        return
-    attempts = {one.attempt for one in named.values() if one.name == MANIFEST}
-    if job.status is Status.SUCCEEDED:
-        keep = str(winner(job))
-        manifest = artifacts.manifest(job.id, keep) or Manifest()
-        files = tuple(file for file in manifest.files if not file.name.startswith(POINT))
-        if files != manifest.files:
-            artifacts.bucket.put_text(manifest_key(job.id, keep), Manifest(files=files).model_dump_json())
-        manifests = {keep: Manifest(files=files)}
-    else:
-        there = {name: artifacts.manifest(job.id, name) or Manifest() for name in attempts}
-        keep_all = worth_keeping((attempt_of(name, one.names) for name, one in there.items()), job.claim)
-        manifests = {name: there[name] for name in keep_all}
-    kept = {manifest_key(job.id, name) for name in manifests}
-    kept |= {file_key(file) for manifest in manifests.values() for file in manifest.files}
-    kept |= {file_key(file) for file in job.files}
-    claims = {claim_of(name) for name in manifests}
-    gone = [key for key in named if key not in kept and (named[key].claim not in claims or _old(key, found, now))]
-    artifacts.bucket.remove(*gone)
-
-
-def _is_tidy(named: Collection[Named]) -> bool:
-    """Whether these objects are those of one attempt that has ended well, each of them once. Of a run and its baseline
-    each has files of the same names."""
-    times = Counter(one.name for one in named)
-    alone = times[MANIFEST] == 1 and len({one.attempt for one in named}) == 1
-    most = max(1, times["config.json"])
-    return alone and all(number <= most and not name.startswith(POINT) for name, number in times.items())
-
-
-def _old(key: str, found: Mapping[str, Object], now: float) -> bool:
-    """Whether no manifest under way can still come to name an object: a resume point, or older than `YOUNG`."""
-    return key.rpartition("/")[2].startswith(POINT) or now - found[key].modified > YOUNG
-
-
-def forget(artifacts: Artifacts, store: Store, job: Job, why: str) -> None:
-    """Delete a terminal job, row first: orphaned files are swept later, a row without files would promise them."""
+    Returns whether it was there to delete.
+    """
     try:
         store.delete(job.id)
     except RequestError:  # resumed or deleted by somebody else meanwhile
-        return
+        return False
     artifacts.remove_job(job.id)
     log.info("deleted", job=job.id, why=why)
+    return True
 
 
 def remove_job(home: Home, job: str) -> None:

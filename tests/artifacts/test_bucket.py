@@ -18,7 +18,7 @@ from tcnn_jobs.artifacts.bucket import _SENDING, TRIES, Bucket, BucketError, Obj
 from tcnn_jobs.artifacts.cache import Cache
 from tcnn_jobs.artifacts.layout import Home
 from tcnn_jobs.artifacts.shared import SharedArtifacts
-from tcnn_jobs.housekeeping import janitor
+from tcnn_jobs.housekeeping import objects
 
 
 def file(tmp_path: Path, content: bytes = b"0123456789" * 100) -> tuple[Path, str]:
@@ -244,5 +244,5 @@ def test_parts_that_were_never_joined_are_dropped(bucket: Bucket, gate: Gate, tm
         bucket.drop_unfinished(0)
     artifacts = SharedArtifacts(Home(tmp_path).create(), bucket, Cache(tmp_path / "cache", limit=1))
     with capture_logs() as said:
-        janitor.drop_unfinished(artifacts)  # ends no other chore
+        objects.drop_unfinished(artifacts)  # ends no other chore
     assert [line["event"] for line in said] == ["unfinished uploads stay; let the bucket drop them by a rule"]

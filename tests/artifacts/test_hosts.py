@@ -9,7 +9,7 @@ from apart import Host
 from s3 import Gate, fails, full, read_only
 
 from tcnn_jobs.artifacts.bucket import Bucket
-from tcnn_jobs.housekeeping import janitor
+from tcnn_jobs.housekeeping import janitor, objects
 from tcnn_jobs.model.jobs import Kind, NewJob, Status, Upload
 
 RESUMABLE = """
@@ -211,7 +211,7 @@ def test_what_no_row_speaks_of_is_swept(near: list[Host], monkeypatch: pytest.Mo
     assert not any("step-" in key for key in first.stored())
     manifest = first.artifacts.manifest(job.id, 1)
     assert manifest is not None and not any("step-" in file.name for file in manifest.files)
-    monkeypatch.setattr(janitor, "YOUNG", -1.0)
+    monkeypatch.setattr(objects, "YOUNG", -1.0)
     bucket.put_text(f"jobs/{job.id}/1/{'0' * 64}/step-1", "{}")
     first.sweep()
     assert {key.rpartition("/")[2] for key in first.stored()} == {
@@ -234,7 +234,7 @@ best = publish("run/best.safetensors", b"weights"); outcome(result={"checkpoint"
 """
     ).run(until_empty=True)
     bucket, before = first.artifacts.bucket, set(first.artifacts.bucket.keys("jobs"))
-    monkeypatch.setattr(janitor, "YOUNG", -1.0)
+    monkeypatch.setattr(objects, "YOUNG", -1.0)
     first.sweep()
     assert set(bucket.keys("jobs")) == before and len(before) == 8
     for digest in ("0" * 64, "1" * 64):
@@ -256,6 +256,6 @@ def test_an_object_that_may_not_be_deleted_holds_up_no_other(near: list[Host], m
         remove(path)
 
     monkeypatch.setattr(bucket._fs, "rm_file", held)
-    monkeypatch.setattr(janitor, "YOUNG", -1.0)
+    monkeypatch.setattr(objects, "YOUNG", -1.0)
     first.sweep()
     assert list(bucket.keys("jobs")) == [keys[1]]

@@ -8,7 +8,7 @@ from apart import Host
 from tcnn_jobs.artifacts.bucket import NEVER
 from tcnn_jobs.artifacts.layout import parse
 from tcnn_jobs.artifacts.mirror import Mirror
-from tcnn_jobs.housekeeping import janitor
+from tcnn_jobs.housekeeping import janitor, objects
 from tcnn_jobs.model.jobs import Claim, Failure, Job, Status
 
 GOES_ON = """
@@ -84,7 +84,7 @@ def test_what_was_set_aside_goes_when_the_job_succeeds(
     assert first.artifacts.sizes().keys() == {job.id}
     first.sweep()
     assert attempts(first) == {"2", "2."}, "it names objects that are too young to be judged"
-    monkeypatch.setattr(janitor, "YOUNG", -1.0)
+    monkeypatch.setattr(objects, "YOUNG", -1.0)
     first.sweep()
     names = {"manifest.json", "best.safetensors", "config.json", "metrics.jsonl", "log.txt"}
     assert first.stored() == {f"jobs/{job.id}/2/{name}" for name in names}

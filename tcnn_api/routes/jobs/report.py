@@ -19,10 +19,10 @@ from tcnn_api.description.openapi import problems
 from tcnn_api.errors import NotFound
 from tcnn_api.responses.head import answer_head
 from tcnn_api.routes.jobs.files import succeeded
+from tcnn_jobs.attempts.stages import winner
 from tcnn_jobs.confined.explorers import MEMORY
 from tcnn_jobs.confined.process import ask
 from tcnn_jobs.errors import JobNotFound, UploadNotFound
-from tcnn_jobs.housekeeping.janitor import winner
 from tcnn_jobs.model.jobs import Job
 from tcnn_jobs.store import Store
 

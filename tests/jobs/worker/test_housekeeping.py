@@ -13,6 +13,7 @@ from sqlalchemy import update
 
 from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.database.schema import leases
+from tcnn_jobs.errors import WrongState
 from tcnn_jobs.housekeeping import janitor, lookups
 from tcnn_jobs.housekeeping.coordination import Election
 from tcnn_jobs.housekeeping.janitor import Chores
@@ -99,6 +100,44 @@ def test_chores_of_all_are_the_housekeepers_and_a_home_of_its_own_is_each_worker
     assert chores("w2", janitor.SWEEP) == []
     house.home.shared = True
     assert chores("w2", janitor.SWEEP) == ["sweep_home"]
+
+
+@pytest.mark.parametrize("setting", [{"retention_days": 1e-9}, {"retention_gb": 0.0}])
+def test_retention_goes_on_until_nothing_is_due(
+    house: House, monkeypatch: pytest.MonkeyPatch, setting: dict[str, float]
+) -> None:
+    """Pass by pass, between which the other chores have their turns."""
+    monkeypatch.setattr(janitor, "PASS", 2)
+    monkeypatch.setattr(janitor, "ROOM_PASS", 2)
+    for _ in range(5):
+        job = house.submit()
+        house.home.job(job.id).mkdir()
+        (house.home.job(job.id) / "log.txt").write_text("no" * 5000)
+        house.store.cancel(job.id)
+    time.sleep(0.01)
+    settings = house.settings.model_copy(update=setting)
+    own = Chores(house.store, house.home, settings, LocalArtifacts(house.home), Election(house.store, "w1", 60))
+
+    def left_after_a_step() -> int:
+        own.step()
+        return len(house.store.expired(None))
+
+    assert [left_after_a_step() for _ in range(3)] == [3, 1, 0]
+    house.store.cancel(house.submit().id)
+    assert left_after_a_step() == 1, "the next look is as late as ever"
+
+
+def test_what_cannot_be_deleted_is_not_tried_again_and_again(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(store: Store, job: str) -> None:
+        raise WrongState(f"{job}: is queued; cancel it before deleting it")
+
+    house.store.cancel(house.submit().id)
+    time.sleep(0.01)
+    monkeypatch.setattr(janitor, "PASS", 1)
+    monkeypatch.setattr(janitor, "ROOM_PASS", 1)
+    monkeypatch.setattr(Store, "delete", refuse)
+    settings = house.settings.model_copy(update={"retention_days": 1e-9, "retention_gb": -1.0})
+    assert not janitor.expire(house.store, settings, LocalArtifacts(house.home))
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.artifacts.shared import SharedArtifacts, open_artifacts
 from tcnn_jobs.database.upgrade import alembic_config
 from tcnn_jobs.errors import OtherDatabase
-from tcnn_jobs.housekeeping import janitor
+from tcnn_jobs.housekeeping import janitor, objects
 from tcnn_jobs.housekeeping.coordination import Election
 from tcnn_jobs.housekeeping.janitor import Chores
 from tcnn_jobs.housekeeping.ownership import bucket_of, check, place_of
@@ -159,7 +159,7 @@ def test_names_that_are_none_of_ours_stay(house: House, sweep: Callable[..., Cho
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
         os.utime(path, (0, 0))
-    janitor.sweep_store(house.store, artifacts)
+    objects.sweep_store(house.store, artifacts)
     janitor.sweep_home(house.home, house.store, LocalArtifacts(house.home))
     assert [path.exists() for path in (*theirs, *swept)] == [True, True, True, False, False]
 
