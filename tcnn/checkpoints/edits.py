@@ -16,7 +16,7 @@ from timm.layers import DropBlock2d, DropPath, PatchDropout
 from torch import nn
 
 from tcnn.errors import shorten
-from tcnn.layers.base import ConvolutionShaped
+from tcnn.layers.shaped import ConvolutionShaped
 
 GEOMETRY = ("kernel_size", "stride", "dilation", "padding", "padding_mode")
 """Settings of a layer that attends, which are in its geometry."""

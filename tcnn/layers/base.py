@@ -1,4 +1,4 @@
-"""Base class of the attention layers: parameters, gates, locality strengths, temperatures and convolution geometry."""
+"""Base class of the attention layers: parameters, gates, locality strengths and temperatures."""
 
 from numbers import Real
 from typing import Any, Protocol
@@ -10,11 +10,11 @@ from tcnn.config import PositionKind
 from tcnn.errors import RequestError, UnsupportedLayerError, shorten
 from tcnn.layers import functional
 from tcnn.layers.backends import convolution
+from tcnn.layers.shaped import ConvolutionShaped
 from tcnn.layers.terms import kinds, positions
 from tcnn.layers.terms.kinds import Position
 from tcnn.layers.terms.parameters import Parameters
-from tcnn.layers.terms.positions import Factors, Geometry
-from tcnn.layers.terms.scopes import GLOBAL, Scope
+from tcnn.layers.terms.positions import Factors
 
 TEMPERATURES = ("gate_temperature", "position_temperature")
 """Names of the buffers that hold the temperatures τ."""
@@ -28,41 +28,6 @@ class Steps(Protocol):
 
     def left(self, output: Tensor) -> None:
         """After it, with its output."""
-
-
-class ConvolutionShaped(nn.Module):
-    """A layer with the geometry of a convolution, under the attribute names of `nn.Conv2d`."""
-
-    geometry: Geometry
-    scope: Scope
-    in_channels: int
-    out_channels: int
-    groups: int
-
-    @property
-    def kernel_size(self) -> positions.Pair:
-        """(kh, kw), as `nn.Conv2d` has it: DaViT's forward pass reads it from the layer that was replaced."""
-        return self.geometry.kernel_size
-
-    @property
-    def stride(self) -> positions.Pair:
-        """(rows, columns), as `nn.Conv2d` has it."""
-        return self.geometry.stride
-
-    @property
-    def dilation(self) -> positions.Pair:
-        """(rows, columns), as `nn.Conv2d` has it."""
-        return self.geometry.dilation
-
-    def _describe(self, *own: str) -> str:
-        """`extra_repr` as of `nn.Conv2d`, what is a layer's `own`, and the scope of content attention."""
-        g = self.geometry
-        convolution = (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={g.kernel_size}, stride={g.stride}, "
-            f"padding={g.padding}, dilation={g.dilation}, groups={self.groups}"
-        )
-        content = () if self.scope == GLOBAL else (f"content={str(self.scope)!r}",)
-        return ", ".join((convolution, *own, *content))
 
 
 class AttentionLayer(ConvolutionShaped):

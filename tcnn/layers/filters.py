@@ -13,7 +13,7 @@ from timm.layers.conv2d_same import Conv2dSameExport
 from torch import Tensor, nn
 
 from tcnn.errors import UnsupportedLayerError
-from tcnn.layers.terms.positions import Geometry, Pair, Quad
+from tcnn.layers.terms.positions import Geometry, Pair, Quad, padding_like_input
 
 STANDARDISED = (StdConv2d, StdConv2dSame, ScaledStdConv2d, ScaledStdConv2dSame)
 ALWAYS_SAME = (Conv2dSame, Conv2dSameExport)
@@ -134,9 +134,7 @@ def padding_of(conv: nn.Conv2d) -> Quad | Literal["dynamic"]:
     if conv.padding == "valid":
         return 0, 0, 0, 0
     if conv.padding == "same":
-        totals = [d * (k - 1) for k, d in zip(pair(conv.kernel_size), pair(conv.dilation), strict=True)]
-        top, left = (total // 2 for total in totals)
-        return left, totals[1] - left, top, totals[0] - top
+        return padding_like_input(pair(conv.kernel_size), pair(conv.dilation))
     top, left = pair(conv.padding)
     return left, left, top, top
 

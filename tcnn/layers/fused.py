@@ -16,9 +16,10 @@ from torch.fx import Proxy, Tracer
 from tcnn.errors import RequestError
 from tcnn.layers import functional
 from tcnn.layers.backends import convolution, dense
-from tcnn.layers.base import AttentionLayer, ConvolutionShaped
+from tcnn.layers.base import AttentionLayer
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.functional import convolution_and_attention
+from tcnn.layers.shaped import ConvolutionShaped
 from tcnn.layers.terms import kinds, positions
 from tcnn.layers.terms.execution import is_eager
 from tcnn.layers.terms.parameters import Parameters, fold_value, is_identity

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, one_line, out_of_memory, shorten
 from tcnn.layers.base import TEMPERATURES
 from tcnn.layers.gpsa import GPSA2d
+from tcnn.layers.shaped import ConvolutionShaped
 from tcnn.models.copying import copied, memo_of
 from tcnn.models.outputs import Outputs, joined, separate
 from tcnn.models.state import same_start
@@ -178,6 +179,12 @@ def failure(model: nn.Module, shape: Sequence[int], error: Exception, advice: st
         return EnvironmentFailure(f"out of memory: {name} on an image of {size}; choose a smaller size")
     if refuses_size(error):
         return RequestError(f"{name} does not run on an image of {size} ({told}); {advice}")
+    if isinstance(error, AttributeError) and isinstance(layer := error.obj, ConvolutionShaped):
+        places = (place for place, module in model.named_modules() if module is layer)
+        return RequestError(
+            f"{name}: its forward pass reads {error.name!r} of the convolution {next(places, '')!r}, which "
+            f"{type(layer).__name__} in its place has not; give a target without that layer"
+        )
     return RequestError(
         f"{name}: expected a model that runs on a batch of images, found that its forward pass on {size} ends in "
         f"{type(error).__name__} ({told}), which no other size would mend"

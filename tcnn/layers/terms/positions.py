@@ -91,6 +91,13 @@ def same_padding(size: int, kernel: int, stride: int, dilation: int) -> Pair:
     return total // 2, total - total // 2
 
 
+def padding_like_input(kernel_size: Pair, dilation: Pair) -> Quad:
+    """The padding (left, right, top, bottom) of PyTorch's "same": an output as large as the input, at stride 1."""
+    totals = [d * (k - 1) for k, d in zip(kernel_size, dilation, strict=True)]
+    top, left = (total // 2 for total in totals)
+    return left, totals[1] - left, top, totals[0] - top
+
+
 def padding_of(size: Sequence[int], geometry: Geometry) -> Quad:
     """Padding (left, right, top, bottom) of a map of `size` (h, w)."""
     if geometry.padding != "dynamic":

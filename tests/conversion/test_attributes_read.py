@@ -1,0 +1,115 @@
+"""Networks whose forward pass reads their convolutions' attributes, as a branch of the same geometry beside it does."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from nets import image, relative_error
+from timm.layers import Conv2dSame
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import tcnn
+from tcnn.errors import RequestError, UnsupportedLayerError
+from tcnn.layers import GPSA2d
+from tcnn.layers.folded import FoldedGPSA2d
+from tcnn.layers.fused import FusedGPSA2d
+
+SIZE = (16, 12)
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+
+
+class Asking(nn.Module):
+    """Adds to the output of `conv` what `beside` makes of its input and of the convolution's attributes."""
+
+    def __init__(self, beside: Callable[[nn.Module, Tensor], Tensor], conv: nn.Conv2d | None = None) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, 2, 1)
+        self.conv = conv or nn.Conv2d(8, 8, 3, padding=1)
+        self.fc = nn.Linear(8, 4)
+        self.beside = beside
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x))
+        return self.fc((self.conv(x) + self.beside(self.conv, x)).mean((2, 3)))
+
+
+def pooled(conv: nn.Module, x: Tensor) -> Tensor:
+    return F.avg_pool2d(x, conv.kernel_size, conv.stride, conv.padding)
+
+
+def convolved(conv: nn.Module, x: Tensor) -> Tensor:
+    """Fails if any of them is not as PyTorch takes it."""
+    assert conv.padding_mode == "zeros" and not conv.transposed and conv.output_padding == (0, 0)
+    kernel = torch.ones(8, 8 // conv.groups, *conv.kernel_size, dtype=x.dtype, device=x.device)
+    return F.conv2d(x, kernel, conv.bias, conv.stride, conv.padding, conv.dilation, conv.groups)
+
+
+@pytest.mark.parametrize(
+    ("beside", "conv"),
+    [
+        (pooled, nn.Conv2d(8, 8, (3, 5), (2, 1), (1, 2))),
+        (convolved, nn.Conv2d(8, 8, 3, padding="same", dilation=2, groups=2)),
+        (convolved, nn.Conv2d(8, 8, (2, 3), padding="same")),
+        (convolved, nn.Conv2d(8, 8, 3, padding="valid")),
+    ],
+    ids=["pool", "same", "same on one side", "valid"],
+)
+def test_is_converted_saved_folded_and_fused(
+    beside: Callable[[nn.Module, Tensor], Tensor], conv: nn.Conv2d, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    source, x = Asking(beside, conv).double().eval(), image(SIZE).double()
+    model = tcnn.convert(source, target="conv", input_size=SIZE).model
+    expected = source(x)
+    assert relative_error(expected, model(x)) < 1e-12
+    assert relative_error(expected, tcnn.fuse(model)(x)) < 1e-12
+    tcnn.save(model, tmp_path / "model.safetensors")
+    loaded = tcnn.load(tmp_path / "model.safetensors", source=source)
+    assert loaded.conv.padding == model.conv.padding
+    assert torch.equal(loaded(x), model(x))
+    with torch.no_grad():
+        model.conv.gating_param[0] = 0.01  # one head attends, so not all of the layer is folded
+    folded = tcnn.fold(model, source=source).model
+    assert isinstance(folded.conv, FoldedGPSA2d)
+    for one in (folded, tcnn.fuse(folded), tcnn.fuse(model)):
+        assert relative_error(model(x), one(x)) < 1e-12
+
+
+@pytest.mark.parametrize("mode", ["zeros", "reflect"])
+@pytest.mark.parametrize("padding", [0, 2, (2, 1), "same", "valid"])
+@pytest.mark.parametrize("kernel", [3, (5, 2)])
+def test_padding_is_the_convolutions(
+    kernel: int | tuple[int, int], padding: int | tuple[int, int] | str, mode: str
+) -> None:
+    conv = nn.Conv2d(2, 2, kernel, padding=padding, padding_mode=mode)
+    layer = GPSA2d.from_conv2d(conv)
+    for one in (layer, FusedGPSA2d(layer)):
+        assert one.padding_mode == mode
+        if isinstance(padding, str):  # told in numbers, if two are enough
+            x = torch.randn(1, 2, 7, 8)
+            found, expected = (F.conv2d(x, conv.weight, padding=value) for value in (one.padding, padding))
+            assert torch.equal(found, expected)
+        else:
+            assert one.padding == conv.padding
+
+
+def test_padding_of_the_input_and_padding_that_no_convolution_has() -> None:
+    same = Conv2dSame(2, 2, 3, stride=2)
+    assert GPSA2d.from_conv2d(same).padding == same.padding == (0, 0)
+    conv = nn.Conv2d(2, 2, 3, padding="same", padding_mode="reflect")
+    conv._reversed_padding_repeated_twice = [1, 0, 1, 1]
+    with pytest.raises(UnsupportedLayerError, match=r"an nn.Conv2d has no padding like .*= \(1, 0, 1, 1\)"):
+        _ = GPSA2d.from_conv2d(conv).padding
+
+
+def test_what_a_layer_has_not_is_named_with_the_layer() -> None:
+    source = Asking(lambda conv, x: conv._conv_forward(x, conv.weight, None))
+    source(image(SIZE))
+    with pytest.raises(RequestError) as caught:
+        tcnn.convert(source, target="conv", input_size=SIZE)
+    assert str(caught.value) == (
+        "Asking: its forward pass reads '_conv_forward' of the convolution 'conv', which GPSA2d in its place has not; "
+        "give a target without that layer"
+    )
