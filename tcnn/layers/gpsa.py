@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tcnn.arguments import at_least, at_most, typed
 from tcnn.config import HARD_TEMPERATURE, PositionKind
 from tcnn.config.conversion import MOST_HEADS
+from tcnn.errors import UnsupportedLayerError
 from tcnn.layers import filters
 from tcnn.layers.backends import reference
 from tcnn.layers.backends.reference import AttentionInputs
@@ -76,7 +77,7 @@ class GPSA2d(FilterInProjection):
 
     Args:
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode: as in
-            :class:`torch.nn.Conv2d`; ``padding`` may also be "dynamic" (TensorFlow's SAME).
+            :class:`torch.nn.Conv2d`; ``padding`` may also be "dynamic" (TensorFlow's SAME, of zeros).
         head_dim: d; default ``C_in // K`` rounded down to a multiple of 8, at least 8.
         temperature: τ > 0, of gates and positions. It divides λ and α: τ → 0 is a convolution, τ = 1 the paper's layer.
         content: what the content part sees: ``"global"``, every pixel; ``"window:W"``, the W×W window of the padded map
@@ -128,6 +129,10 @@ class GPSA2d(FilterInProjection):
         )  # fmt: skip
         geometry = filters.geometry_of(conv)
         if padding == "dynamic":
+            if padding_mode != "zeros":
+                raise UnsupportedLayerError(
+                    f"padding_mode: expected 'zeros' with padding 'dynamic', TensorFlow's SAME, got {padding_mode!r}"
+                )
             geometry = Geometry(geometry.kernel_size, geometry.stride, geometry.dilation, "dynamic")
         self._build(
             geometry, in_channels, out_channels, groups, bias, head_dim, device, dtype, content, content_heads,

@@ -83,6 +83,17 @@ def test_another_shape_is_refused(name: str) -> None:
     assert reason in str(caught.value)
 
 
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_a_layer_that_pads_by_tensorflows_rule_pads_with_zeros(mode: Any) -> None:
+    with pytest.raises(
+        UnsupportedLayerError, match=f"^padding_mode: expected 'zeros' with padding 'dynamic'.*'{mode}'$"
+    ):
+        GPSA2d(4, 4, 3, padding="dynamic", padding_mode=mode)
+    torch.manual_seed(0)
+    layer, images = GPSA2d(4, 4, 3, padding="dynamic", padding_mode="zeros"), torch.randn(1, 4, 7, 7)
+    torch.testing.assert_close(layer(images), nn.functional.conv2d(images, layer.filter, layer.bias, padding=1))
+
+
 def test_a_model_says_so_and_is_converted_once_the_attributes_are_set() -> None:
     """Half of the channels were cut off in two layers."""
     first, last = cut(nn.Conv2d(3, 8, 3, padding=1), 4), cut(nn.Conv2d(8, 8, 3, stride=2, padding=1), 4, 4)
