@@ -192,9 +192,12 @@ class GPSA2d(FilterInProjection):
         generator: torch.Generator | None = None,
         query_key: QueryKey = "normal",
     ) -> None:
-        """Initialise the parameters: the attention as at conversion, filters and bias as in a new `nn.Conv2d`."""
+        """Initialise the parameters: the attention as at conversion, filters and bias as in a new `nn.Conv2d`.
+
+        W_out of content heads is drawn as the filters are.
+        """
         self._reset_attention(temperature, generator, query_key)
-        bound = self.proj.shape[1] ** -0.5
+        bound = self.tap_proj.shape[1] ** -0.5
         for parameter in (self.proj, self.bias):
             if parameter is not None:
                 nn.init.uniform_(parameter, -bound, bound, generator=generator)

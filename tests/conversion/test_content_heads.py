@@ -149,3 +149,17 @@ def test_a_report_of_version_0_1_is_read() -> None:
     layer = json.loads(report.layers[0].model_dump_json())
     del layer["content_heads"]
     assert type(report.layers[0]).model_validate(layer) == report.layers[0]
+
+
+@pytest.mark.parametrize("content_heads", [0, 4, 16])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_new_layer_draws_filters_and_biases_as_a_new_convolution(content_heads: int, groups: int) -> None:
+    torch.manual_seed(0)
+    layer = tcnn.GPSA2d(64, 256, 3, groups=groups, content_heads=content_heads)
+    bound = (64 // groups * 9) ** -0.5  # of a uniform distribution, whose standard deviation is √3 times smaller
+    drawn = {"filters": layer.filter, "biases": layer.bias}
+    if content_heads:
+        drawn["content heads"] = layer.proj[:, layer.tap_proj.shape[1] :]
+    for name, tensor in drawn.items():
+        assert tensor.abs().max() <= bound, name
+        assert tensor.std().item() == pytest.approx(bound / 3**0.5, rel=0.1), name
