@@ -127,7 +127,7 @@ class AttentionLayer(ConvolutionShaped):
 
     def set_temperature(self, temperature: float, hold: bool = False) -> None:
         """Set one temperature τ for gates and positions, as in the paper: `set_temperatures` with both equal."""
-        _check_temperature("temperature", temperature)
+        _check_temperature("temperature", temperature, self.gate_temperature)
         self.set_temperatures(temperature, temperature, hold)
 
     @torch.no_grad()
@@ -144,10 +144,10 @@ class AttentionLayer(ConvolutionShaped):
         are loaded or the layer is moved.
 
         Does nothing where no head has a positional part. Raises `RequestError` for a τ that is not above 0, or
-        that float32 has not.
+        that the layer's dtype has not (of float64 one that float32 has not).
         """
         for name, tau in zip(TEMPERATURES, (gate, position), strict=True):
-            _check_temperature(name, tau)
+            _check_temperature(name, tau, getattr(self, name))
         if not self.heads > self.content_heads:
             return
         self.gate_temperature.fill_(gate)
@@ -247,8 +247,10 @@ def _refuse_weight(name: str) -> None:
         )
 
 
-def _check_temperature(name: str, temperature: object) -> None:
-    held, told = torch.finfo(torch.float32), shorten(repr(temperature), 60)
+def _check_temperature(name: str, temperature: object, buffer: Tensor | None) -> None:
+    """Raise for a τ that the buffer's dtype has not; of float64, float32's range, in which settings and files are."""
+    held = min(torch.finfo(torch.float32 if buffer is None else buffer.dtype), torch.finfo(torch.float32), key=_largest)
+    told = shorten(repr(temperature), 60)
     scalar = isinstance(temperature, Tensor) and temperature.dim() == 0 and not temperature.is_complex()
     if not (scalar or isinstance(temperature, Real)):
         raise RequestError(f"{name}: expected a number above 0, got {told}")
@@ -256,4 +258,8 @@ def _check_temperature(name: str, temperature: object) -> None:
     if not value > 0:
         raise RequestError(f"{name}: expected a number above 0, got {told}")
     if not held.tiny <= value <= held.max:
-        raise RequestError(f"{name}: expected from {held.tiny:.1g} to {held.max:.1g}, as float32 has, got {told}")
+        raise RequestError(f"{name}: expected from {held.tiny:.1g} to {held.max:.1g}, as {held.dtype} has, got {told}")
+
+
+def _largest(held: torch.finfo) -> float:
+    return held.max

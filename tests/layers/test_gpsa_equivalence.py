@@ -204,6 +204,25 @@ def test_temperature_must_be_positive(temperature: float) -> None:
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e300, float("inf")])
-def test_temperature_must_be_one_that_float32_has(temperature: float) -> None:
-    with pytest.raises(RequestError, match=r"^temperature: expected from 1e-38 to 3e\+38, as float32 has, got [^\n]+$"):
-        GPSA2d.from_conv2d(nn.Conv2d(2, 2, 3), temperature=temperature)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_temperature_must_be_one_that_float32_has(temperature: float, dtype: torch.dtype) -> None:
+    expected = r"^temperature: expected from 1e-38 to 3e\+38, as b?float(32|16) has, got [^\n]+$"
+    with pytest.raises(RequestError, match=expected):
+        GPSA2d.from_conv2d(nn.Conv2d(2, 2, 3, dtype=dtype), temperature=temperature)
+
+
+@torch.no_grad()
+def test_temperature_must_be_one_that_the_layer_has() -> None:
+    layer = GPSA2d(4, 4, 3, padding=1).half()
+    for temperature in (1e-8, 1e5, 3e-5):
+        with pytest.raises(RequestError, match=r"^temperature: expected from 6e-05 to 7e\+04, as float16 has, got "):
+            layer.set_temperature(temperature)
+    with pytest.raises(RequestError, match=r"^position_temperature: expected from 6e-05 .* as float16 has, got 1e-08$"):
+        layer.set_temperatures(0.5, 1e-8)
+    layer.gating_param.zero_()
+    for temperature in (1e-4, 6e4):
+        layer.set_temperature(temperature)
+        assert layer.gate_temperature.item() == pytest.approx(temperature, rel=1e-3)
+        assert layer.gate.tolist() == [0.5] * 9
+    layer.float().set_temperature(1e-8)
+    assert layer.position_temperature == torch.tensor(1e-8)
