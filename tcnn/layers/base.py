@@ -188,7 +188,19 @@ class AttentionLayer(ConvolutionShaped):
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         self.known_hard = False
-        return super()._apply(*args, **kwargs)
+        super()._apply(*args, **kwargs)
+        self._refuse_lost_taps()
+        return self
+
+    def _refuse_lost_taps(self) -> None:
+        """Raise `UnsupportedLayerError` if the dtype of the layer's centres has not the coordinates of its taps."""
+        centres = self._parameters.get("attention_centers")
+        if centres is not None and not positions.has_taps(centres.dtype, self.geometry):
+            furthest = max(abs(at) for tap in positions.tap_coordinates(self.geometry) for at in tap)
+            raise UnsupportedLayerError(
+                f"{type(self).__name__}: {centres.dtype} cannot hold the positions of its taps, up to {furthest:.0f} "
+                "pixels from the centre; keep it in float32, and use autocast for products in half precision"
+            )
 
 
 class FilterInProjection(AttentionLayer):

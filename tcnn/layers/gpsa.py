@@ -13,7 +13,7 @@ from tcnn.config import HARD_TEMPERATURE, PositionKind
 from tcnn.config.conversion import MOST_HEADS
 from tcnn.errors import UnsupportedLayerError
 from tcnn.layers import filters
-from tcnn.layers.backends import reference
+from tcnn.layers.backends import convolution, reference
 from tcnn.layers.backends.reference import AttentionInputs
 from tcnn.layers.base import TEMPERATURES, FilterInProjection, Steps
 from tcnn.layers.exposed import AttentionPoint, applied
@@ -30,11 +30,6 @@ torch.fx.wrap("gpsa")  # symbolic tracing sees one call, not the choices that ar
 def default_head_dim(in_channels: int, heads: int) -> int:
     """Default head width d: C_in // K rounded down to a multiple of 8, at least 8."""
     return max(8, in_channels // heads // 8 * 8)
-
-
-def filter_to_proj(weight: Tensor) -> Tensor:
-    """Reshape a filter (C_out, C_in/G, kh, kw), or a tensor of its shape, to that of ``proj``, (C_out, K·C_in/G)."""
-    return weight.flatten(2).transpose(1, 2).flatten(1)
 
 
 class GPSA2d(FilterInProjection):
@@ -184,6 +179,7 @@ class GPSA2d(FilterInProjection):
             self.register_parameter(name, empty(*tensor.shape))
         for name in TEMPERATURES:
             self.register_buffer(name, torch.empty((), device=device, dtype=dtype))
+        self._refuse_lost_taps()
 
     @torch.no_grad()
     def reset_parameters(
@@ -247,7 +243,7 @@ class GPSA2d(FilterInProjection):
         )  # fmt: skip
         layer._reset_attention(temperature, generator, query_key)
         layer.proj.zero_()
-        layer.tap_proj.copy_(filter_to_proj(weight))
+        layer.tap_proj.copy_(convolution.proj_of(weight))
         layer.requires_grad_(conv.weight.requires_grad)
         if layer.bias is not None and bias is not None:
             layer.bias.copy_(bias).requires_grad_(bias.requires_grad)

@@ -1,5 +1,6 @@
 """Convolutions that were changed by hand: PyTorch computes from the weight, and from what it derived of the padding
-when the layer was built, whatever the attributes say. So does what replaces them, or they are refused.
+when the layer was built, whatever the attributes say. So does what replaces them, or they are refused; so is what no
+attention can be, by its padding or its precision.
 """
 
 from collections.abc import Callable
@@ -92,6 +93,28 @@ def test_a_layer_that_pads_by_tensorflows_rule_pads_with_zeros(mode: Any) -> Non
     torch.manual_seed(0)
     layer, images = GPSA2d(4, 4, 3, padding="dynamic", padding_mode="zeros"), torch.randn(1, 4, 7, 7)
     torch.testing.assert_close(layer(images), nn.functional.conv2d(images, layer.filter, layer.bias, padding=1))
+
+
+@pytest.mark.parametrize("position", ["isotropic", "quadratic"])
+@pytest.mark.parametrize(("dtype", "dilation"), [(torch.bfloat16, 257), (torch.float16, 2049)])
+@torch.no_grad()
+def test_taps_that_a_dtype_cannot_hold_are_refused(dtype: torch.dtype, dilation: int, position: Any) -> None:
+    """Where it can hold them, or needs no more than which is which, the layer is the convolution bit for bit."""
+    sizes: dict[str, Any] = {"kernel_size": (3, 1), "padding": (dilation, 0), "dilation": (dilation, 1)}
+    conv, told = nn.Conv2d(1, 1, **sizes), f"{dtype} cannot hold the positions of its taps, up to {dilation} pixels"
+    layer = GPSA2d.from_conv2d(conv, position=position)
+    conv.to(dtype)
+    for make in (
+        lambda: GPSA2d.from_conv2d(conv, position=position),
+        lambda: GPSA2d(1, 1, **sizes, position=position, dtype=dtype),
+        lambda: layer.to(dtype),
+    ):
+        with pytest.raises(UnsupportedLayerError, match=told):
+            make()
+    images = torch.randn(1, 1, dilation + 3, 1, dtype=dtype)
+    assert torch.equal(GPSA2d.from_conv2d(conv, position="relative")(images), conv(images))
+    conv.dilation, conv.padding = (dilation - 1, 1), (dilation - 1, 0)
+    assert torch.equal(GPSA2d.from_conv2d(conv, position=position)(images), conv(images))
 
 
 def test_a_model_says_so_and_is_converted_once_the_attributes_are_set() -> None:

@@ -8,7 +8,8 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from tcnn.config import ConversionConfig, FinetuneConfig
-from tcnn.layers.gpsa import GPSA2d, filter_to_proj
+from tcnn.layers.backends.convolution import proj_of
+from tcnn.layers.gpsa import GPSA2d
 from tcnn.training.recipe.optim import convert_in_training, create_optimizer
 
 CONFIG = FinetuneConfig(
@@ -61,7 +62,7 @@ def test_the_first_update_is_the_one_that_the_cnn_would_have_made(opt: str, head
     for name, change in cnn.items():
         other = name.replace("body.0.weight", "body.0.proj").replace("body.1.weight", "body.1.proj")
         other = other.replace("body.2.weight", "body.2.proj")
-        expected = filter_to_proj(change) if other != name else change
+        expected = proj_of(change) if other != name else change
         assert expected.abs().max() > 0
         torch.testing.assert_close(tcnn[other][:, : expected.shape[1]] if other != name else tcnn[other], expected,
                                    rtol=1e-9, atol=1e-13, msg=name)  # fmt: skip
@@ -78,7 +79,7 @@ def test_without_its_memory_the_update_is_another() -> None:
     converted, _ = convert_in_training(model, optimizer, CONFIG)
     fresh = create_optimizer(converted, CONFIG)
     cnn, tcnn = one_step(model, optimizer, x, y), one_step(converted, fresh, x, y)
-    assert not torch.allclose(tcnn["body.0.proj"], filter_to_proj(cnn["body.0.weight"]), rtol=1e-2)
+    assert not torch.allclose(tcnn["body.0.proj"], proj_of(cnn["body.0.weight"]), rtol=1e-2)
 
 
 def test_new_parameters_start_without_a_memory_and_the_optimizer_is_left_alone() -> None:
@@ -93,7 +94,7 @@ def test_new_parameters_start_without_a_memory_and_the_optimizer_is_left_alone()
     for parameter in (layer.query, layer.key, layer.value, layer.gating_param, layer.locality_raw):
         assert parameter not in moved.state
     memory = moved.state[layer.proj]["exp_avg"]
-    assert torch.equal(memory, filter_to_proj(kept))
+    assert torch.equal(memory, proj_of(kept))
     memory.zero_()
     assert torch.equal(optimizer.state[model.body[0].weight]["exp_avg"], kept)
 

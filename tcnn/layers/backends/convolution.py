@@ -42,6 +42,11 @@ def filter_of(proj: Tensor, geometry: Geometry) -> Tensor:
     return taps.unflatten(2, geometry.kernel_size)
 
 
+def proj_of(weight: Tensor) -> Tensor:
+    """A convolution filter (C_out, C_in/G, kh, kw), or a tensor of its shape, as W_out, (C_out, K·C_in/G)."""
+    return weight.flatten(2).transpose(1, 2).flatten(1)
+
+
 def attend(x: Tensor, parameters: Parameters, geometry: Geometry) -> Tensor:
     """The layer as a convolution, (B, C_in, h, w) to (B, C_out, Ho, Wo); gradients that vanish are zeros."""
     p = value_in_projection(parameters, x)

@@ -7,6 +7,7 @@ Eq. 8; d'Ascoli et al. 2021, Eq. 4). It is a sum over rows and columns and the g
 is exactly an outer product of a softmax over rows and one over columns: 2 small vectors instead of N logits.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -77,6 +78,16 @@ def tap_coordinates(geometry: Geometry) -> list[list[float]]:
 def tap_offsets(geometry: Geometry) -> Tensor:
     """`tap_coordinates` as a tensor, (K, 2), float64, on the CPU."""
     return torch.tensor(tap_coordinates(geometry), dtype=torch.float64, device="cpu")
+
+
+def has_taps(dtype: torch.dtype, geometry: Geometry) -> bool:
+    """Whether a floating-point type has the coordinates of all taps: bfloat16 has no odd number beyond 256."""
+    held = torch.finfo(dtype)
+    return all(
+        abs(at) <= held.max and (math.frexp(at)[0] * 2 / held.eps).is_integer()
+        for tap in tap_coordinates(geometry)
+        for at in tap
+    )
 
 
 def same_padding(size: int, kernel: int, stride: int, dilation: int) -> Pair:

@@ -22,8 +22,9 @@ from tcnn.conversion.surgery import convert
 from tcnn.conversion.timm_tools import SPARED
 from tcnn.errors import RequestError, one_line
 from tcnn.formatting import some
+from tcnn.layers.backends.convolution import proj_of
 from tcnn.layers.filters import is_standardised
-from tcnn.layers.gpsa import GPSA2d, filter_to_proj
+from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.layers.terms import kinds
 from tcnn.models.checks import refuse_prepared, unwrapped
@@ -227,7 +228,7 @@ def _permuted(state: dict[str, Any], shape: torch.Size, proj: Tensor) -> dict[st
         if not isinstance(value, Tensor) or not value.ndim:
             moved[key] = value
         elif value.shape == shape:
-            moved[key] = F.pad(filter_to_proj(value), (0, proj.shape[1] - shape[1:].numel()))
+            moved[key] = F.pad(proj_of(value), (0, proj.shape[1] - shape[1:].numel()))
         else:
             return {}
     return moved

@@ -179,3 +179,11 @@ def test_whether_every_pixel_asks_and_no_other(padding: Any, kernel: Any) -> Non
         x = torch.arange(1.0, 1 + 11 * 12).view(1, 1, 11, 12)
         asking = positions.take_query_pixels(positions.pad(x, geometry), geometry)
         assert geometry.queries_every_pixel == torch.equal(asking, x), (stride, dilation)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_which_taps_a_dtype_has(dtype: torch.dtype) -> None:
+    for dilation in (1, 127, 255, 256, 257, 258, 514, 2047, 2048, 2049, 2052, 65504, 65536):
+        geometry = Geometry((3, 1), dilation=(dilation, 1))
+        taps = positions.tap_offsets(geometry)
+        assert positions.has_taps(dtype, geometry) == torch.equal(taps, taps.to(dtype).double()), dilation
