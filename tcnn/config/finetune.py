@@ -152,7 +152,8 @@ class FinetuneConfig(Frozen):
     anneal_epochs: Rate | None = Field(default=None, description="Epochs of annealing. Default: those of the warm-up.")
     anneal_path: Literal["log", "drift"] = Field(
         default="log",
-        description="`log`: equal steps in log τ. `drift`: equal steps of the weight that a kernel tap loses.",
+        description="`log`: equal steps in log τ. "
+        "`drift`: equal steps of the share that content, and that neighbours, take from a kernel tap.",
     )
     gate_temperature: Temperature = Field(default=1.0, description="τ of the gates after annealing; 1 is the paper's.")
     position_temperature: Temperature = Field(

@@ -135,9 +135,19 @@ def test_who_waits(hold: str, names: tuple[str, ...]) -> None:
     assert [found.frozen(update) for update in (30, 39, 40, 1000)] == [names, names, (), ()]
 
 
+def test_what_drift_takes_from_a_tap_in_every_update() -> None:
+    """As docs/finetune.md says."""
+    found = course(steps=100, anneal_path="drift")
+    weights = [1, *(tap_weight(found.temperatures(update)) for update in range(100))]
+    lost = [before - after for before, after in pairwise(weights)]
+    even = (1 - weights[-1]) / 100
+    assert lost == sorted(lost, reverse=True)
+    assert (lost[0] / even, lost[-1] / even) == pytest.approx((1.24, 0.76), abs=0.01)
+
+
 @pytest.mark.parametrize("path", ["log", "drift"])
 def test_the_steepest_update(path: str) -> None:
-    """Of 7 updates each loses a seventh; a course in log τ loses most near its end."""
+    """By drift an update loses not much more than another; a course in log τ loses most near its end."""
     found = course(steps=7, anneal_path=path)
     lost = found.steepest_change()
     assert lost > 1 / 7 * (1 - 0.2327) - 1e-3
