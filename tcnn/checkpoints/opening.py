@@ -1,7 +1,7 @@
 """Open a model by whatever a user names: a checkpoint, a run, a file of timm's train.py, a timm name, a repository."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,13 @@ from tcnn.errors import CheckpointError, RequestError, shorten
 from tcnn.hugging_face import downloaded, repository_of
 from tcnn.zoo import catalogue
 from tcnn.zoo import weights as weights_files
-from tcnn.zoo.catalogue import canonical, cnn_of, is_converted, is_weights_file
+from tcnn.zoo.catalogue import canonical, cnn_of, is_converted, is_weights_file, weights_file
 from tcnn.zoo.sources import Say, check_name, create_source
 
 ARCHITECTURE = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")
 """A timm name: a file must not name a directory or repository to be opened."""
-Opener = Callable[[str], nn.Module]
-"""Makes a model of its name."""
+Opener = Callable[..., nn.Module]
+"""Makes a model of its name; with `weights` a file's, where one is named."""
 
 
 def open_model(name: str, weights: Path | None = None, say: Say = lambda note: None, **model_args: Any) -> nn.Module:
@@ -45,6 +45,16 @@ def open_model(name: str, weights: Path | None = None, say: Say = lambda note: N
             return create_source(name, weights=weights, say=say, **model_args)
     refuse_arguments(name, model_args)
     return _of_train(Path(name), say) if is_weights_file(name) else assemble(read(name), None, str(name))
+
+
+def weights_of_one(models: Sequence[str | nn.Module], weights: object) -> Path:
+    """The file with the weights of the one model; raises `RequestError` where there are several, or it has its own."""
+    if len(models) > 1:
+        raise RequestError("--weights: belong to one model; name one, or evaluate one after the other")
+    for model in models:
+        if isinstance(model, nn.Module):
+            raise RequestError(f"--weights: {type(model).__name__} brings weights of its own; leave it out")
+    return weights_file(weights)
 
 
 def check_exists(name: str) -> None:

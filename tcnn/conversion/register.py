@@ -87,7 +87,9 @@ def _create(
     options = {key: kwargs.pop(key) for key in ConversionConfig.model_fields if key in kwargs}
     config = build(ConversionConfig, options)
     # A tag names weights of the source; a whole configuration (local-dir:, hf-hub:) describes a T-CNN's own.
-    own = {**pretrained_cfg, "architecture": registered_name(base)} if isinstance(pretrained_cfg, dict) else None
+    own = None
+    if isinstance(pretrained_cfg, dict):
+        own = {**pretrained_cfg, **(pretrained_cfg_overlay or {}), "architecture": registered_name(base)}
     with _downloading(base) if pretrained and own is None else nullcontext():
         source = timm.create_model(
             base,

@@ -83,7 +83,7 @@ def plan(
     *,
     seconds: float = SECONDS,
     pretrained: bool = True,
-    weights: Path | None = None,
+    weights: str | Path | None = None,
     baseline: bool = False,
     target: Target | None = None,
     say: Say = lambda message: None,
@@ -99,7 +99,7 @@ def plan(
         out: where the run is to be: only its disk is looked at.
         seconds: of real steps; 0 for a plan by computation alone.
         pretrained, weights: as for `finetune`, and refused alike; they are not loaded, for they take the same whatever
-            they are.
+            they are, but their file must be there.
         baseline: as for `finetune`: the CNN is trained afterwards, and planned for as well.
         target: another machine than this one, for a plan by computation alone.
         say: called with what is being done, one line each.

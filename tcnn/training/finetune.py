@@ -47,7 +47,7 @@ def finetune(
     force: bool = False,
     allow_changes: bool = False,
     pretrained: bool = True,
-    weights: Path | None = None,
+    weights: str | Path | None = None,
     names: Mapping[str, str] | None = None,
     baseline: bool = False,
     compare: bool = False,
@@ -97,9 +97,9 @@ def finetune(
         model = cnn_of(model)
     elif not isinstance(model, Path):
         model = unwrapped(model)
-    weights = None if weights is None else path_of(weights, "weights")
+    file = None if weights is None else path_of(weights, "weights")
     data, val = data_sets(data, val, config.val_split)
-    sources = Sources(model, data, val, pretrained, weights, names or {})
+    sources = Sources(model, data, val, pretrained, file, names or {})
     run = RunDirectory(path_of(out, "out"))
     destination = Destination(run, resume, force, allow_changes)
     if resume and run.started:

@@ -19,7 +19,8 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from tcnn.errors import NothingToConvertError, UnknownModelError
+from tcnn.errors import NothingToConvertError, UnknownModelError, WeightsError
+from tcnn.files import path_of
 
 POPULAR = (
     "resnet50", "resnet18", "resnet34", "resnet101", "convnext_tiny", "efficientnet_b0", "mobilenetv3_large_100",
@@ -221,6 +222,14 @@ def unknown_tag(name: str, tags: Iterable[str]) -> str:
 def is_weights_file(name: str | Path) -> bool:
     """Whether a name is that of a file written by `torch.save`."""
     return Path(name).suffix.lower() in SUFFIXES and Path(name).is_file()
+
+
+def weights_file(given: object) -> Path:
+    """The file of weights that was named; raises `WeightsError` where there is none."""
+    path = path_of(given, "weights")
+    if not path.is_file():
+        raise WeightsError(f"{path}: expected a weights file, found {'a directory' if path.is_dir() else 'nothing'}")
+    return path
 
 
 def canonical(name: str) -> str:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from tcnn.errors import WeightsError, one_line, shorten
 from tcnn.state import COUNTER, State, of_file, parts
+from tcnn.zoo.catalogue import weights_file
 
 ENTRIES = (
     "state_dict_ema", "model_ema", "ema_state_dict", "state_dict", "model_state_dict", "model", "net", "network",
@@ -58,8 +59,7 @@ class WeightsFile(NamedTuple):
 
 def read(path: Path) -> WeightsFile:
     """Read a safetensors or PyTorch file; raises `WeightsError` with one line."""
-    if not path.is_file():
-        raise WeightsError(f"{path}: expected a weights file, found {'a directory' if path.is_dir() else 'nothing'}")
+    weights_file(path)
     try:
         content = _content(path)
     except Exception as error:

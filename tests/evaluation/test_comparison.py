@@ -118,35 +118,6 @@ def test_is_what_evaluate_says(checkpoint: str, pictures: str) -> None:
     assert not compare([checkpoint], pictures, EvaluationConfig(sizes=[40])).rows[0].clean.per_class  # type: ignore[union-attr]
 
 
-def test_in_python_and_in_notebooks(
-    source: str, checkpoint: str, pictures: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Settings are keywords, one model needs no list, and what comes back is printed as the command prints it."""
-    found = tcnn.compare([source, Path(checkpoint)], Path(pictures), sizes=[32], corruptions=("fog",), severities=(3,))
-    text = str(found)
-    lines = text.splitlines()
-    assert lines[0] == f"{pictures}: 15 images"
-    names = ["model", "parameters", "size", "top-1", "95%", "top-5", "loss", "corrupted", "mCE", "images/s"]
-    assert lines[1].split() == names
-    assert lines[2].startswith(source) and lines[3].startswith(checkpoint)
-    assert lines[4].startswith(f"how much better than {source}, image by image")
-    assert "top-1 under corruption (CE)" in lines
-    assert list(tcnn.plots(found)) == ["corruptions"]
-    alone = tcnn.compare(checkpoint, pictures, EvaluationConfig(sizes=[32]), limit=3, quiet=True)
-    assert [row.model for row in alone.rows] == [checkpoint]
-    assert alone.rows[0].clean is not None and alone.rows[0].clean.images == 3
-    assert capsys.readouterr() == ("", ""), "where there is no terminal no bar is drawn"
-    for wrong, found in ((None, "NoneType"), ([checkpoint, 3], "int")):
-        with pytest.raises(
-            RequestError, match=f"models: expected names, .* or modules, found a value of type {found}$"
-        ):
-            tcnn.compare(wrong, pictures)  # type: ignore[arg-type]
-    with pytest.raises(RequestError, match="no model to evaluate"):
-        tcnn.compare([])
-    with pytest.raises(RequestError, match="corruption: no such setting; did you mean corruptions"):
-        tcnn.compare(checkpoint, pictures, corruption=("fog",))
-
-
 def test_labels_in_another_order(tmp_path: Path, lively: Callable[..., nn.Module], pictures: str) -> None:
     model = tcnn.convert(lively(num_classes=5)).model
     plain = compare(

@@ -4,7 +4,6 @@ import copy
 import shutil
 import warnings
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from torchvision.datasets import ImageFolder
 
 import tcnn
 from tcnn.checkpoints.checkpoint import read
-from tcnn.checkpoints.opening import open_model
 from tcnn.config.evaluation import EvaluationConfig
 from tcnn.data.image_set import open_dataset, split_off
 from tcnn.errors import RequestError
@@ -155,7 +153,7 @@ def test_what_a_model_learned_from_before_its_last_training_is_not_forgotten(pla
 def test_weights_that_a_run_trained_say_what_they_learned_from(place: Path, tmp_path: Path) -> None:
     """Also where they are loaded into a model that is named beside them."""
     file, photos = Path(checkpoint(place, "tenth")), str(place / "photos")
-    result = compare(["test_resnet"], photos, CPU, opening=partial(open_model, weights=file), weights=file)
+    result = compare(["test_resnet"], photos, CPU, weights=file)
     assert (result.held_out, result.trained_on, result.images) == (True, [], 6)
     assert measured_by_default(["test_resnet"], file)[0] == photos
     convert_to_file("test_resnet", tmp_path / "t.safetensors", weights=file)

@@ -14,10 +14,11 @@ from tiny_runs import TwoConvs, colours, run, seeded, tiny
 
 import tcnn
 from tcnn.data.image_set import open_dataset
-from tcnn.errors import OutputError, RequestError, TcnnError
+from tcnn.errors import OutputError, RequestError, TcnnError, WeightsError
 from tcnn.training.distributed import Processes
 from tcnn.training.preparing.inputs import training_loader
 from tcnn.training.preparing.prepare import prepare
+from tcnn.training.preparing.settings import check_run
 from tcnn.training.runs.rundir import RunDirectory
 from tcnn.training.updates.cuda_graph import check_graph
 
@@ -89,6 +90,14 @@ def test_weights_of_another_model(data: Path, tmp_path: Path) -> None:
     save_file(seeded(TwoConvs).state_dict(), tmp_path / "w.safetensors")
     message = refused("test_resnet", data, tmp_path, weights=tmp_path / "w.safetensors")
     assert "does not fit test_resnet" in message
+
+
+def test_weights_that_are_not_there(data: Path, tmp_path: Path) -> None:
+    """A plan says so before the run does; one that is resumed has them in its resume point."""
+    for ask in (tcnn.plan, tcnn.finetune):
+        with pytest.raises(WeightsError, match=r"w\.pth: expected a weights file, found nothing"):
+            ask("test_resnet", data, weights=str(tmp_path / "w.pth"))
+    check_run("test_resnet", weights=tmp_path / "w.pth", resume=True)
 
 
 def test_stochastic_depth_where_there_is_none(data: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import timm
 import torch
 from safetensors.torch import save
 from sampled import sampled
-from timm.models import _registry
+from timm.models import _registry, save_for_hf
 from torch import nn
 
 from tcnn.errors import TcnnError, WeightsError
@@ -249,3 +249,17 @@ def test_an_architecture_that_ignores_pretrained_gets_its_weights(
         create_source("test_resnet", weights=tmp_path / "foreign.pth")
     with pytest.raises(WeightsError, match="t_test_resnet was built without any of its weights"):
         create_source("t_test_resnet", weights=tmp_path / "w.pth")
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "t_test_resnet"])
+def test_a_file_counts_beside_the_weights_of_a_directory(name: str, tmp_path: Path) -> None:
+    """Also where it differs from those in its classifier alone, as after training that."""
+    model = timm.create_model(name, num_classes=3)
+    save_for_hf(model, tmp_path / "model", safe_serialization=True)
+    with torch.no_grad():
+        model.get_classifier().bias += 5
+    torch.save(model.state_dict(), tmp_path / "w.pth")
+    for weights_of in (tmp_path / "w.pth", None):
+        made = create_source(f"local-dir:{tmp_path / 'model'}", weights=weights_of)
+        assert torch.equal(made.get_classifier().bias, model.get_classifier().bias) == (weights_of is not None)
+        assert "state_dict" not in made.pretrained_cfg

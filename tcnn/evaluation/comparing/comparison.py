@@ -4,6 +4,7 @@ import gc
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from torch import nn
 
 from tcnn.arguments import typed
 from tcnn.checkpoints.files import label_names
-from tcnn.checkpoints.opening import Opener, open_model
+from tcnn.checkpoints.opening import Opener, open_model, weights_of_one
 from tcnn.config import build
 from tcnn.config.evaluation import ALEXNET, EvaluationConfig
 from tcnn.data.image_set import ImageSet
@@ -58,7 +59,7 @@ def compare(
     data: str | Path | None = None,
     config: EvaluationConfig | None = None,
     *,
-    weights: Path | None = None,
+    weights: str | Path | None = None,
     progress: ImageCount | None = None,
     quiet: bool = False,
     known_as: str | None = None,
@@ -72,11 +73,11 @@ def compare(
             or modules, which are told by the names of their architectures, and are not changed.
         data: as for `open_dataset`, or an ImageNet-C folder; by default what the first model was validated on.
         config: the settings; keywords go over it: ``compare(["runs/cnn", "runs/tcnn"], corruptions=("fog",))``.
-        weights: the file from which `opening` loads those of the one model, which says what they learned from.
+        weights: a file with the weights of the one model, which is named; it says what they learned from, too.
         progress: called with images done, images in total, and what is being done; by default it is shown on stderr.
         quiet: show nothing.
         known_as: what runs that were trained on the data set record as its name, if not `data`: an upload's id.
-        opening: makes a model of its name.
+        opening: makes a model of its name, and with `weights` a file's.
 
     Of a data set that one of them was trained on, the part that its training held out is measured, for all of them.
 
@@ -91,10 +92,12 @@ def compare(
         )
     named = _named(models)
     names, given = [name for name, _ in named], {name: model for name, model in named if model is not None}
-    spec, split = held_out.measured_by_default(names, weights, given) if data is None else (str(data), None)
+    file = None if weights is None else weights_of_one([given.get(name, name) for name in names], weights)
+    opening = opening if file is None else partial(opening, weights=file)
+    spec, split = held_out.measured_by_default(names, file, given) if data is None else (str(data), None)
     config = config.model_copy(update={"split": config.split or split})
     with counted_images(quiet) if progress is None else nullcontext(progress) as counted:
-        return _compare(names, spec, config, counted, known_as, opening, weights, given, options)
+        return _compare(names, spec, config, counted, known_as, opening, file, given, options)
 
 
 def _named(models: object) -> list[tuple[str, nn.Module | None]]:

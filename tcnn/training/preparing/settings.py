@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tcnn.checkpoints.files import checkpoint_file
 from tcnn.config import FinetuneConfig
 from tcnn.errors import RequestError
-from tcnn.zoo.catalogue import canonical, cnn_of, is_converted
+from tcnn.zoo.catalogue import canonical, cnn_of, is_converted, weights_file
 
 BOTH_SETS = "--val-split: --val names the images to validate on; leave out one of the two (val_split of a file, too)"
 LARGE = 60e6
@@ -24,13 +24,15 @@ def check_run(
     resume: bool = False,
     force: bool = False,
     allow_changes: bool = False,
-    weights: Path | None = None,
+    weights: str | Path | None = None,
     pretrained: bool = True,
     both_sets: bool = False,
     convert: bool = True,
     conversion: Sequence[str] = (),
 ) -> None:
-    """Raise `RequestError` for an argument of `finetune` that would change nothing.
+    """Raise `RequestError` for an argument of `finetune` that would change nothing, and for weights that are not there.
+
+    A run that is resumed has them in its resume point, so that their file may be gone.
 
     Args:
         model: a name or path, or a network.
@@ -53,6 +55,8 @@ def check_run(
         option = "--weights" if weights is not None else "--no-pretrained"
         name = type(model).__name__ if network else model
         raise RequestError(f"{option}: {name} brings weights of its own; leave it out")
+    if weights is not None and not resume:
+        weights_file(weights)
     if checkpoint and conversion:
         raise RequestError(f"--set {conversion[0]}: {model} is converted already; convert its CNN anew to change that")
 

@@ -124,8 +124,6 @@ def command(
             "missing; name one or several models, or what builds one with --module", param_hint="CKPT..."
         )
     arguments = model_arguments(model_kwargs)
-    if weights is not None and len(models) > 1:
-        raise RequestError("--weights: belong to one model; name one, or evaluate one after the other")
     if outputs := [file for file in (csv_file, results_csv, figure) if file is not None]:
         from tcnn.files import check_files
 
@@ -143,7 +141,7 @@ def command(
     )  # fmt: skip
 
     with loading():
-        from tcnn.checkpoints.opening import open_model
+        from tcnn.checkpoints.opening import open_model, weights_of_one
         from tcnn.evaluation.comparing.comparison import compare
         from tcnn.evaluation.comparing.report import csv_rows, notes, tables, timm_rows
         from tcnn.models.precision import emulated
@@ -151,10 +149,12 @@ def command(
 
     if slow := emulated(config.amp, usable_device(config.device)):
         console.note(slow)
-    opening = partial(open_model, weights=weights, say=console.note, **arguments)
+    opening = partial(open_model, say=console.note, **arguments)
     if shape is not None:
         from tcnn.cli.output.shape_bias import measure
 
+        if weights is not None:
+            opening = partial(opening, weights=weights_of_one(models, weights))
         measure(models, shape, config, opening, figure, force, as_json)
         return
     with console.images(quiet=as_json or result) as progress:
