@@ -225,10 +225,9 @@ def refuse_other_dtypes(model: nn.Module, verb: str) -> None:
     refuse_packed(model, verb)
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point() and parameter.dtype != torch.float32:
-            found = str(parameter.dtype).removeprefix("torch.")
             raise RequestError(
-                f"{type(model).__name__}: expected weights in float32 to {verb}, found {name} in {found}; give "
-                "model.float(), and amp for arithmetic in another dtype"
+                f"{type(model).__name__}: expected weights in float32 to {verb}, found {name} in "
+                f"{_dtype(parameter)}; give model.float(), and amp for arithmetic in another dtype"
             )
 
 
@@ -243,16 +242,29 @@ def refuse_not_finite(images: Tensor) -> None:
 
 
 def refuse_other_images(images: object) -> None:
-    """Raise `RequestError` for what is no batch of images, (B, C, H, W), at least one, of finite numbers."""
+    """Raise `RequestError` for what is no batch of model inputs, (B, C, H, W), at least one image.
+
+    They are finite numbers in floating point, as preprocessing makes them: integers are pixels, from 0 to 255, which a
+    model answers wrongly and with certainty.
+    """
     if not isinstance(images, Tensor) or images.dim() != 4 or not len(images):
         found = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
         raise RequestError(f"images: expected a tensor of shape (B, C, H, W), at least one image, found {found}")
     kinds = {
         "one on the meta device": images.is_meta,
-        f"one of {str(images.dtype).removeprefix('torch.')}": images.is_quantized or images.is_complex(),
+        f"one of {_dtype(images)}": images.is_quantized or images.is_complex(),
         "a sparse one": images.layout != torch.strided,
     }
     other = next((kind for kind, is_one in kinds.items() if is_one), None)
     if other is not None:
         raise RequestError(f"images: expected a dense tensor of real numbers, found {other}; give one in float32")
+    if not images.is_floating_point():
+        raise RequestError(
+            f"images: expected model inputs (floating point, normalised), found {_dtype(images)}; preprocess the "
+            "images for the model, or give tcnn.predict and tcnn.inspect images of PIL or arrays"
+        )
     refuse_not_finite(images)
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

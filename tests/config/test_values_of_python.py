@@ -73,6 +73,11 @@ def test_model_inputs_are_taken_as_they_are(model: nn.Module) -> None:
     [
         (PIXELS.astype("float32"), {}, r"array of uint8, .* found float32, \(24, 20, 3\)"),
         (PIXELS[:, :, :2], {}, r"found uint8, \(24, 20, 2\)"),
+        (
+            torch.from_numpy(PIXELS).permute(2, 0, 1)[None],
+            {},
+            "expected model inputs .*, found uint8; .* PIL or arrays",
+        ),
         (torch.zeros(1, 1, 16, 16), {}, "expected 3 channels, as the model takes, found 1"),
         (torch.zeros(3, 16, 16), {}, r"shape \(B, C, H, W\), at least one image, found \(3, 16, 16\)"),
         (torch.zeros(1, 3, 16, 16), {"size": 16}, "size: the images are a tensor"),

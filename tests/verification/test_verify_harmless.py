@@ -175,6 +175,16 @@ def test_images_are_real_numbers(verb: str, found: str, made: tuple[nn.Module, n
         OF_IMAGES[verb](*made, NO_NUMBERS[found])
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool])
+@pytest.mark.parametrize("verb", OF_IMAGES)
+def test_pixels_are_no_model_inputs(verb: str, dtype: torch.dtype, made: tuple[nn.Module, nn.Module]) -> None:
+    """As `torchvision.io.decode_image` has them, from 0 to 255: answers to these are wrong, and certain."""
+    found = str(dtype).removeprefix("torch.")
+    expected = rf"^images: expected model inputs \(floating point, normalised\), found {found}; preprocess "
+    with pytest.raises(RequestError, match=expected):
+        OF_IMAGES[verb](*made, (255 * IMAGES.sigmoid()).to(dtype))
+
+
 @pytest.fixture(scope="module")
 def of_one_size() -> tuple[nn.Module, nn.Module]:
     """A network that flattens its map for a linear layer, so that it takes images of 16×16 only, and its conversion."""
