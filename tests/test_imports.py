@@ -164,7 +164,7 @@ def anew(statement: str) -> object:
     if child == 0:
         try:
             for name in [*sys.modules]:
-                if name.partition(".")[0] in ("timm", "tcnn"):
+                if name.partition(".")[0] in ("timm", "tcnn", "tcnn_jobs"):
                     del sys.modules[name]
             flop_registry.pop(torch.ops.mkldnn._linear_pointwise, None)  # torch takes a formula only once
             place: dict[str, object] = {}
@@ -202,6 +202,29 @@ def test_a_model_without_data_leaves_nothing_behind() -> None:
 def test_a_model_of_fake_tensors_leaves_nothing_behind() -> None:
     """Nor one whose device is an argument."""
     assert answers(WAYS.values()) == dict.fromkeys(WAYS.values(), EXPECTED)
+
+
+OPTIONAL = (
+    "datasets", "fastapi", "httpx", "matplotlib", "onnx", "onnxruntime", "onnxscript", "ray", "scipy", "sklearn",
+    "sqlalchemy", "structlog", "tenacity",
+)  # fmt: skip
+BARE = f"""
+import sys
+loaded = [name for name in sys.modules if name.partition(".")[0] in {OPTIONAL}]
+sys.modules.update(dict.fromkeys([*{OPTIONAL}, *loaded]))
+import tcnn
+assert all(hasattr(tcnn, name) for name in tcnn.__all__)
+for statement in ("tcnn.report('run')", "tcnn.plots('run')", "import tcnn_jobs.client"):
+    try:
+        exec(statement)
+        raise AssertionError(statement)
+    except (tcnn.TcnnError, ImportError) as error:
+        assert 'not installed: pip install "tcnn[' in str(error), (statement, error)
+"""
+
+
+def test_without_the_extras_every_name_is_there_and_says_what_to_install() -> None:
+    assert anew(BARE) == EXPECTED
 
 
 AFTERWARDS = """
@@ -242,7 +265,6 @@ model = timm.create_model("t_test_resnet", device="meta", dtype=torch.bfloat16)
 assert {t.device.type for t in (*model.parameters(), *model.buffers())} == {"meta"}
 assert {t.dtype for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()} == {torch.bfloat16}
 """
-
 
 WAYS = {"meta": META + AFTERWARDS, "fake": FAKE + AFTERWARDS, "device=": DEVICE + AFTERWARDS}
 

@@ -16,7 +16,7 @@ from nets import PlainNet
 from PIL import Image
 
 import tcnn
-from tcnn.analysis.pages.page import Page
+from tcnn.analysis.pages.report import Page
 from tcnn.errors import OutputError, RequestError
 from tcnn.evaluation.comparing.before_after import BeforeAfter
 

@@ -3,7 +3,6 @@
 import base64
 from collections.abc import Iterable
 from functools import cache
-from html import escape
 from typing import Any
 
 import jinja2
@@ -16,18 +15,6 @@ from tcnn.errors import shorten
 
 SVG_LIMIT = 400_000
 """Characters; a larger SVG is embedded as PNG."""
-
-
-class Page(str):
-    """An HTML page; a notebook shows it in a frame."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return f"<an HTML page of {len(self):,} characters>"
-
-    def _repr_html_(self) -> str:
-        return f'<iframe title="report" style="border: 0; width: 100%; height: 50em" srcdoc="{escape(self)}"></iframe>'
 
 
 @cache
