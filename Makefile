@@ -109,6 +109,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]' --compile-bytecode
 	$(BIN)/python -m compileall -q -j 0 tcnn tcnn_jobs tcnn_api benchmarks  # or every process of the first tests would
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --collect-only -qq >/dev/null || true  # for the same reason: compiles the tests
 	touch $@
 	@echo "installed"
 

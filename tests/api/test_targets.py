@@ -106,11 +106,12 @@ def test_names_are_matched_as_re_does_within_two_seconds(pattern: str, found: bo
     assert asyncio.run(matches(pattern, ["a.b", "x" * 60])) is found
 
 
-def test_a_target_without_end_holds_nobody_up(served: Server) -> None:
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_target_without_end_holds_nobody_up(served: Server, count: int) -> None:
     """A thread of the server would keep the interpreter to itself, so that not even a signal was heard."""
     body = {"model": "densenet121", "pretrained": False, "target": ENDLESS}
     with served.client() as alice, served.client("key-of-bob") as bob, ThreadPoolExecutor(4) as threads:
-        asked = [threads.submit(alice.post, "/transform", json=body) for _ in range(2)]
+        asked = [threads.submit(alice.post, "/transform", json=body) for _ in range(count)]
         while not all(one.done() for one in asked):
             assert bob.get("/models?limit=1").status_code == 200
             time.sleep(0.05)

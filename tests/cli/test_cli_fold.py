@@ -28,7 +28,8 @@ def converted(tcnn: Run, kept: Callable[..., Path]) -> Path:
     return kept(Path("a.safetensors"), convert)
 
 
-@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
+@pytest.mark.slow  # tests/folding has what was merged
+@pytest.mark.parametrize("when", ["before", "after"])
 def test_what_timm_merged_is_no_plain_state_dict(when: str, tcnn: Run, lively: Callable[..., Any]) -> None:
     """The file was refused in words about a temporary one, and --module was said to help."""
     source = lively("lcnetv2_small", num_classes=3)

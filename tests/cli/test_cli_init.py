@@ -38,7 +38,7 @@ def test_as_json(tcnn: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("model", ["vit_tiny_patch16_224", "convit_tiny"])
+@pytest.mark.parametrize("model", [pytest.param("vit_tiny_patch16_224", marks=pytest.mark.slow), "convit_tiny"])
 def test_pixels_that_no_patch_holds(tcnn: Any, model: str) -> None:
     sizes = ("--init", "default", "--size", 33, "--patch-size", 4)
     note = "patches of 4×4 pixels do not fill 33×33: the model sees 32×32 of them; choose a size that is a multiple"

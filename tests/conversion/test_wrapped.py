@@ -34,7 +34,13 @@ WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {
     "ModelEmaV3": ModelEmaV3,
     "both": lambda model: AveragedModel(nn.DataParallel(model)),
 }  # fmt: skip
-wrappers = pytest.mark.parametrize("wrapped", WRAPPERS.values(), ids=WRAPPERS)
+wrappers = pytest.mark.parametrize(
+    "wrapped",
+    [
+        pytest.param(wrapper, id=name, marks=[] if name in ("torch.compile", "both") else pytest.mark.slow)
+        for name, wrapper in WRAPPERS.items()
+    ],
+)
 
 
 @pytest.fixture(scope="module")

@@ -41,6 +41,7 @@ def converted(house: House) -> str:
     return converted_in(house)
 
 
+@pytest.mark.slow  # as the picture below
 def test_the_explorer_shows_maps_though_every_request_reaches_another_server(
     servers: tuple[str, str], converted: str, open_page: Open, tmp_path: Path
 ) -> None:

@@ -61,7 +61,7 @@ def test_gates_have_a_temperature_of_their_own(server: Server, story: Story, ope
                 assert told == [f"{run} 0.25 to 0.25", *([f"{run} 3 to 3"] if gate == 3 else [])]
 
 
-@pytest.mark.parametrize("pages", ["job", "compare"])
+@pytest.mark.parametrize("pages", ["job", pytest.param("compare", marks=pytest.mark.slow)])
 def test_nothing_is_told_that_was_not_measured(server: Server, story: Story, open_page: Open, pages: str) -> None:
     """However many points there are: in words, in files, and in the height of a peak."""
     page = open_page(server.url, accept_downloads=True)

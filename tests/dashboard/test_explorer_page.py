@@ -198,7 +198,9 @@ def test_in_a_low_window_it_is_seen_that_the_card_scrolls(server: Server, story:
         assert inaccessible(page, ".explorer") == []
 
 
-@pytest.mark.parametrize("label", [HEBREW, "a" * 180], ids=["right-to-left", "long"])
+@pytest.mark.parametrize(
+    "label", [HEBREW, pytest.param("a" * 180, marks=pytest.mark.slow)], ids=["right-to-left", "long"]
+)
 def test_classes_in_any_letters_and_of_any_length(server: Server, story: Story, open_page: Open, label: str) -> None:
     """A number is beside the class that it is of, and on a phone no page is wider than the window."""
     page = explored(server, story, open_page, "?beside=start", label)

@@ -87,7 +87,8 @@ def test_lists_that_could_not_be_had_are_filled_when_it_is_back(
     expect(sizes).to_have_value("96")
 
 
-@pytest.mark.parametrize("form", ["evaluate", pytest.param("transform", marks=pytest.mark.slow)])
+@pytest.mark.slow  # as the lists
+@pytest.mark.parametrize("form", ["evaluate", "transform"])
 def test_a_job_that_is_edited_is_loaded_when_it_is_back(
     server: Mortal, story: Faults, open_page: Open, form: str
 ) -> None:

@@ -61,6 +61,7 @@ def answering_in_its_place(server: Mortal) -> Iterator[None]:
         proxy.shutdown()
 
 
+@pytest.mark.slow  # details that did not come: test_silent_server
 def test_what_was_opened_while_it_was_away_is_there_when_it_is_back(
     server: Mortal, story: Story, open_page: Open
 ) -> None:
@@ -108,6 +109,7 @@ def test_to_try_again_in_vain_does_not_lose_the_page(server: Mortal, story: Stor
     assert page.evaluate("document.activeElement !== document.body"), "who goes on with the keyboard begins here"
 
 
+@pytest.mark.slow  # as test_silent_server and test_late_answers
 def test_a_forms_upload_that_broke_off_is_sent_again_as_the_same_one(
     server: Mortal, open_page: Open, tmp_path: Path
 ) -> None:
@@ -161,6 +163,7 @@ def test_a_link_that_was_made_as_it_died_is_not_made_twice(server: Mortal, story
     expect(links).to_have_count(1)
 
 
+@pytest.mark.slow
 def test_an_answer_that_breaks_off_is_asked_for_again(server: Mortal, story: Story, open_page: Open) -> None:
     """One of which the first part has arrived: of it the browser says other words, which nobody understands."""
     folder = story.house.home.attempt(story.succeeded.job, story.succeeded.number)

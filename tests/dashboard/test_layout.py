@@ -149,7 +149,7 @@ def test_answers_stand_in_whole_rows(server: Server, story: Runs, open_page: Ope
         assert rows[0] > 1 or width < 700, (width, rows)
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("kind", ["JPEG", pytest.param("PNG", marks=pytest.mark.slow)])
 def test_an_image_that_is_tried_is_shown_as_models_see_it(
     server: Server, story: Runs, open_page: Open, kind: str
 ) -> None:

@@ -54,7 +54,9 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     return Busy(tmp_path_factory.mktemp("pickers") / "home")
 
 
-@pytest.mark.parametrize(("address", "label"), [("finetune", "Job"), ("evaluate", "Model")])
+@pytest.mark.parametrize(
+    ("address", "label"), [pytest.param("finetune", "Job", marks=pytest.mark.slow), ("evaluate", "Model")]
+)
 def test_models_are_offered_however_many_jobs_are_newer(
     server: Server, story: Busy, open_page: Open, address: str, label: str
 ) -> None:

@@ -173,7 +173,7 @@ def counted(session: Any) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("place", sampled(["job", "finetune", "evaluate", "data", "attention"], ["job", "finetune"]))
+@pytest.mark.parametrize("place", sampled(["job", "finetune", "evaluate", "data", "attention"], ["job"]))
 def test_nothing_holds_a_page_that_was_left(server: Server, story: Story, open_page: Open, place: str) -> None:
     """The page of a job with a model listens for what is pasted, forms and lists for what is uploaded."""
     job = story.succeeded.job

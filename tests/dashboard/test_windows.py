@@ -33,9 +33,10 @@ def test_a_question_goes_with_its_page(server: Server, story: Story, open_page: 
 @pytest.mark.parametrize(
     ("address", "first"),
     [
-        ("?after=job_{}", "#/"), ("?status=failed&after=job_{}", "#/?status=failed"),
-        ("runs?q=a&after=job_{}", "#/runs?q=a"), ("data?after=ds_{}", "#/data"),
-        ("checkpoints?weights=wts_{}", "#/checkpoints"),
+        ("?status=failed&after=job_{}", "#/?status=failed"), ("data?after=ds_{}", "#/data"),
+        pytest.param("?after=job_{}", "#/", marks=pytest.mark.slow),
+        pytest.param("runs?q=a&after=job_{}", "#/runs?q=a", marks=pytest.mark.slow),
+        pytest.param("checkpoints?weights=wts_{}", "#/checkpoints", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_a_page_of_a_list_after_something_that_was_deleted(

@@ -96,7 +96,9 @@ def test_grey_images(root: Path) -> None:
     assert evaluate(grey, open_dataset(str(root), "val", in_chans=1), size=32).images == 35
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, *(pytest.param(d, marks=pytest.mark.slow) for d in (torch.bfloat16, torch.float64))]
+)
 def test_weights_in_another_dtype(model: nn.Module, data: ImageSet, dtype: torch.dtype) -> None:
     """Its images are in it, too."""
     expected = evaluate(model, data)

@@ -42,7 +42,7 @@ def measured(model: Path, data: str | Path, split: str = "val") -> tuple[bool, b
     ("copied", "options", "expected"),
     [
         (shutil.copytree, {"seed": 1}, (False, True, 24)),
-        (shutil.copytree, {"val_split": 0.5}, (False, True, 24)),
+        pytest.param(shutil.copytree, {"val_split": 0.5}, (False, True, 24), marks=pytest.mark.slow),
         (shutil.copytree, {}, (True, False, 6)),
         (as_mixed_shard, {}, (False, True, 24)),
     ],

@@ -109,7 +109,7 @@ def test_gradients_of_the_input_after_inference_mode(form: str, relative_error: 
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("options", [{}, {"stride": 2}], ids=str)
+@pytest.mark.parametrize("options", [pytest.param({}, marks=pytest.mark.slow), {"stride": 2}], ids=str)
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_programs_hold_ordinary_matrices(options: dict[str, int], relative_error: RelativeError) -> None:
     """No file can hold a packed one, nor can a program that `torch.jit.trace` makes."""

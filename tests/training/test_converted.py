@@ -99,7 +99,7 @@ def test_a_conversion_that_is_wrong_ends_the_run_before_it_begins(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("preset", ["quick", "cifar"])
+@pytest.mark.parametrize("preset", ["quick", pytest.param("cifar", marks=pytest.mark.slow)])
 def test_a_preset_of_content_heads_does_not_train_a_convolution(tmp_path: Path, preset: str) -> None:
     """It did so for a whole run, with one line that said so: README's first example was such a run."""
 

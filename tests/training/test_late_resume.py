@@ -36,7 +36,7 @@ def can_be_made(name: str) -> bool:
 
 
 EVERY = (*list_optimizers(), "lookahead_adamw", "lookahead_lamb", "lookahead_adafactor")
-FEW = ("adafactor", "lamb", "lookahead_adamw")
+FEW = ("adafactor", "lookahead_adamw")
 NAMES = [name for name in EVERY if not name.startswith("kron") and can_be_made(name)]
 """What Kron keeps is refused after its first update, see `test_resume_optimizers`."""
 

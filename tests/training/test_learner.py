@@ -232,6 +232,7 @@ def test_annealed_on_the_way(tmp_path: Path) -> None:
         assert not values[5].equal(values[0])
 
 
+@pytest.mark.slow
 def test_compiling_says_nothing_of_a_toolkit_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's compiler for the CPU looks for CUDA, too; other lines of the same logger are heard."""
     learner(compile=True)

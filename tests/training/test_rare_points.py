@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_runs import colours, run
+from tiny_runs import TwoConvs, colours, run, seeded
 
 from tcnn.errors import Stopped
 from tcnn.training.runs import resume
@@ -36,7 +36,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
 
 
 def test_a_quick_point_is_written_before_and_after_every_validation(tmp_path: Path) -> None:
-    result = run("test_resnet", colours(tmp_path / "photos"), tmp_path / "run", epochs=EPOCHS, keep=99)
+    result = run(seeded(TwoConvs), colours(tmp_path / "photos"), tmp_path / "run", epochs=EPOCHS, keep=99)
     steps = result.updates // EPOCHS
     found = {(p.epoch, p.step) for p in (read_point(path).position for path in points(tmp_path / "run" / "resume"))}
     assert found == {(0, 1), *((epoch, steps) for epoch in range(EPOCHS)), (1, 0), (2, 0), (3, 0)}
@@ -45,9 +45,9 @@ def test_a_quick_point_is_written_before_and_after_every_validation(tmp_path: Pa
 def test_a_slow_point_is_left_out(written: list[tuple[int, int]], tmp_path: Path) -> None:
     """After the first step, in case one takes hours, and at the end, so that the run is known to be finished."""
     photos = colours(tmp_path / "photos")
-    run("test_resnet", photos, tmp_path / "run", epochs=EPOCHS)
+    run(seeded(TwoConvs), photos, tmp_path / "run", epochs=EPOCHS)
     assert written == [(0, 1), (EPOCHS, 0)]
-    again = run("test_resnet", photos, tmp_path / "run", epochs=EPOCHS, resume=True)
+    again = run(seeded(TwoConvs), photos, tmp_path / "run", epochs=EPOCHS, resume=True)
     assert again.epochs == EPOCHS
     assert {*written} == {(0, 1), (EPOCHS, 0)}, "no step was left to be trained"
 
@@ -55,7 +55,7 @@ def test_a_slow_point_is_left_out(written: list[tuple[int, int]], tmp_path: Path
 def test_a_stop_in_a_validation_loses_nothing(written: list[tuple[int, int]], tmp_path: Path) -> None:
     """No point stands before the validation here, so the stop writes one; resumed, the run ends as a whole one does."""
     photos = colours(tmp_path / "photos", images=30)  # three batches for a validation
-    whole = run("test_resnet", photos, tmp_path / "whole", epochs=EPOCHS)
+    whole = run(seeded(TwoConvs), photos, tmp_path / "whole", epochs=EPOCHS)
     steps = whole.updates // EPOCHS
     heard: list[str] = []
 
@@ -66,10 +66,10 @@ def test_a_stop_in_a_validation_loses_nothing(written: list[tuple[int, int]], tm
     written.clear()
     options: dict[str, Any] = {"epochs": EPOCHS, "stop": lambda: bool(heard)}
     with pytest.raises(Stopped):
-        run("test_resnet", photos, tmp_path / "run", report=late, **options)
+        run(seeded(TwoConvs), photos, tmp_path / "run", report=late, **options)
     assert written == [(0, 1), (1, steps)]
     heard.clear()
-    again = run("test_resnet", photos, tmp_path / "run", resume=True, **options)
+    again = run(seeded(TwoConvs), photos, tmp_path / "run", resume=True, **options)
     assert again.updates == whole.updates
     expected = load_file(whole.last)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in load_file(again.last).items())
@@ -77,5 +77,5 @@ def test_a_stop_in_a_validation_loses_nothing(written: list[tuple[int, int]], tm
 
 def test_points_that_were_asked_for_are_written_however_slow(written: list[tuple[int, int]], tmp_path: Path) -> None:
     """Three steps an epoch: after the first of the run, and after every second."""
-    run("test_resnet", colours(tmp_path / "photos"), tmp_path / "run", epochs=2, checkpoint_steps=2)
+    run(seeded(TwoConvs), colours(tmp_path / "photos"), tmp_path / "run", epochs=2, checkpoint_steps=2)
     assert written == [(0, 1), (0, 2), (1, 1), (1, 3), (2, 0)]

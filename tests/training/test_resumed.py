@@ -180,7 +180,7 @@ def test_where_nothing_is_learned_nothing_is_changed(here: Path, data: Path) -> 
     assert told(result.last, data) == (True, False, 6)
 
 
-@pytest.mark.parametrize("seen_from", ["there", "here"])
+@pytest.mark.parametrize("seen_from", ["there", pytest.param("here", marks=pytest.mark.slow)])
 def test_a_teacher_in_another_directory(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen_from: str
 ) -> None:

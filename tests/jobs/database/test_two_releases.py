@@ -52,7 +52,9 @@ print(__import__("tcnn_jobs").__file__, *held.values(), *(job.status for job in 
 """
 
 
-@pytest.fixture(scope="module", params=[SINCE, pytest.param("0015", marks=pytest.mark.slow), "0017"])
+@pytest.fixture(
+    scope="module", params=[SINCE, *(pytest.param(one, marks=pytest.mark.slow) for one in ("0015", "0017"))]
+)
 def before(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages as they were then."""
     asked = ("git", "-C", str(ROOT), "archive", BEFORE[request.param], "tcnn", "tcnn_jobs")

@@ -143,6 +143,7 @@ def test_where_it_has_just_failed_is_no_room(store: Store) -> None:
     assert taken is not None and (taken.id, taken.attempt) == (job.id, 2)
 
 
+@pytest.mark.slow  # workers of this process do it above
 def test_worker_processes_hand_a_wide_job_on(house: House, workers: RealWorkers, tmp_path: Path) -> None:
     """The jobs need not get as far as training: one has a slot of its worker, and the other's processes begin."""
     images = colours(tmp_path / "images")

@@ -130,7 +130,7 @@ def test_value_of_a_large_batch_is_multiplied_into_the_projection(
         assert relative_error(found, expected) < 1e-12
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_compiler_multiplies_where_it_knows_the_sizes(dynamic: bool, relative_error: RelativeError) -> None:
     """One graph for all sizes is not cut in two by it."""
     layer = GPSA2d(4, 6, 3, padding=1, dtype=torch.float64, temperature=0.8)

@@ -120,6 +120,7 @@ def test_a_compiler_sees_products_and_kernels(form: str, side: int, kernels: lis
     assert sum("mm" in str(name) for name, _ in forward) == (3 if form == "same pixels" else 4)
 
 
+@pytest.mark.slow  # a graph says it below, in no process of its own
 def test_by_default_it_sees_one_operator() -> None:
     forward, backward = traced("same pixels", 14, transparent=False)
     assert not written(forward + backward)
