@@ -9,7 +9,7 @@ layer that gradients reach. One that computes no values, or of which a program i
 
 import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from numbers import Integral, Real
 from typing import Any
 from weakref import WeakSet
@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from tcnn.errors import RequestError, shorten
 from tcnn.layers.base import TEMPERATURES, AttentionLayer
+from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms.execution import (
     is_exporting,
     is_recorded,
@@ -90,9 +91,7 @@ def anneal(model: nn.Module, steps: int, end: float = 1.0) -> None:
     model.register_forward_pre_hook(annealing)
     model.register_forward_hook(annealing.passed)
     model.register_load_state_dict_post_hook(annealing.look_again)
-    for layer in gpsa_layers(model).values():
-        layer.annealing = annealing
-        annealing.layers.add(layer)
+    annealing.take(gpsa_layers(model).values())
 
 
 def release(model: nn.Module) -> bool:
@@ -137,6 +136,13 @@ class Annealing:
         self.version = 0
         """How often the parameters had been written when the step began."""
 
+    def take(self, layers: Iterable[AttentionLayer]) -> None:
+        """Count for layers of the model; one that was copied from another of them has a count of its own until then."""
+        for layer in layers:
+            if isinstance(layer, GPSA2d):  # no part of it is folded
+                layer.annealing = self
+            self.layers.add(layer)
+
     def __call__(self, model: nn.Module, args: Any) -> None:
         if model.training and self.done != self.steps and not is_exporting():
             self._begin(model)
@@ -172,9 +178,11 @@ class Annealing:
         if _is_backward():  # which repeats a forward pass
             self.due |= graded and not self.counted
             return
-        layers = self.layers if isinstance(module, AttentionLayer) else _layers(module)
-        if is_recorded() or is_without_values(*_temperatures(list(layers))):
+        layers = list(self.layers) if isinstance(module, AttentionLayer) else _layers(module)
+        if is_recorded() or is_without_values(*_temperatures(layers)):
             return
+        if not isinstance(module, AttentionLayer):
+            self.take(layers)
         version = sum(parameter._version for layer in layers for parameter in layer.parameters())
         same = bool(self.awaited) and version == self.version
         self.counted = graded or same
@@ -182,7 +190,7 @@ class Annealing:
             self.due, self.version = False, version
             self.first = weakref.ref(module) if graded else None
             self.awaited.clear()
-            self._advance(list(layers))
+            self._advance(layers)
 
     @torch.compiler.disable(reason=OUTSIDE)  # type: ignore[untyped-decorator]
     def _passed(self, output: Any) -> None:

@@ -1,5 +1,5 @@
 """`tcnn.anneal` where no training loop calls the model: tracers, exporters, shapes without values, which are no step;
-and under transforms of `torch.func`, whose passes are steps as any.
+under transforms of `torch.func`, whose passes are steps as any; and layers that were copied within the model.
 """
 
 import copy
@@ -141,3 +141,46 @@ def test_a_whole_graph_cannot_count() -> None:
     for _ in range(COUNT):
         step(model)
     assert torch.allclose(compiled(IMAGES), model(IMAGES))
+
+
+class Adapted(nn.Module):
+    """As peft keeps a module that is to be trained: beside a copy, which takes its place."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.original_module, self.trained = module, copy.deepcopy(module)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.trained(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("part", ["1", "1.1", ""], ids=["a layer", "one within", "all"])
+@pytest.mark.parametrize("done", [0, 2])
+def test_a_layer_that_was_copied_within_the_model_keeps_step_with_it(done: int, part: str) -> None:
+    """It counted for itself as well, and was a step ahead."""
+    model: Any = deep()
+    for _ in range(done):
+        model(IMAGES).sum().backward()
+    if part:
+        parent, _, name = part.rpartition(".")
+        setattr(model.get_submodule(parent), name, Adapted(model.get_submodule(part)))
+    else:
+        model.append(Adapted(nn.Sequential(*(copy.deepcopy(child) for child in model))))
+    for number in range(done, COUNT + 1):
+        twin = copy.deepcopy(model)
+        for one in (model, twin):
+            (one(IMAGES) * one(IMAGES.flip(-1))).sum().backward()
+            assert taus(one) == [after(min(number + 1, COUNT))] * len(taus(one))
+
+
+def deep() -> nn.Module:
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, (1, 3), padding=(0, 1)))
+    cnn = nn.Sequential(nn.Conv2d(3, 3, (1, 3), padding=(0, 1)), inner, nn.Conv2d(3, 3, 1)).double()
+    model = tcnn.convert(cnn, target=r"0|1\.1", input_size=8).model.train()
+    tcnn.anneal(model, COUNT)
+    return model
+
+
+def taus(model: nn.Module) -> list[float]:
+    return [float(layer.gate_temperature) for layer in model.modules() if isinstance(layer, tcnn.GPSA2d)]
