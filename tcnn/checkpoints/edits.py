@@ -2,7 +2,7 @@
 other shapes. timm's records say how a model was built, and nothing of what was done to it since.
 
 What is compared is what the function depends on in evaluation mode: dropout is no module there, stochastic depth and
-momentum are no settings, an activation is the same under each of timm's classes for it.
+momentum are no settings, an activation is the same under each of timm's classes for it, a batch norm if it is frozen.
 """
 
 import functools
@@ -39,6 +39,8 @@ _OF_TRAINING = re.compile(
 _ACTIVATIONS = re.compile(r"torch\.nn\.modules\.activation|timm\.layers\.activations\w*")
 _SYNCHRONISED = {"SyncBatchNorm": "torch.nn.modules.batchnorm.BatchNorm2d",
                  "SyncBatchNormAct": "timm.layers.norm_act.BatchNormAct2d"}  # fmt: skip
+_FROZEN = {"torchvision.ops.misc.FrozenBatchNorm2d": "torch.nn.modules.batchnorm.BatchNorm2d",
+           "timm.layers.norm_act.FrozenBatchNormAct2d": "timm.layers.norm_act.BatchNormAct2d"}  # fmt: skip
 _MISSING = object()
 SHAPE = "'s shape"
 
@@ -78,9 +80,9 @@ def describe(module: nn.Module | None) -> Description:
         told |= {key: _plain(getattr(module.geometry, key)) for key in GEOMETRY} | {"content": str(module.scope)}
     if _has_forward_of_its_own(module):
         told["forward"] = "of its own"
-    kept = module._non_persistent_buffers_set
+    without = module._non_persistent_buffers_set | {"num_batches_tracked"}  # which a frozen batch norm does not have
     for key, tensor in (*module._parameters.items(), *module._buffers.items()):
-        if tensor is not None and key not in kept:
+        if tensor is not None and key not in without:
             told[f"{key}{SHAPE}"] = list(tensor.shape)
     return told
 
@@ -134,7 +136,8 @@ def _kind(module: nn.Module) -> str:
     if _ACTIVATIONS.fullmatch(kind.__module__):
         name = re.sub(r"(Me|Jit)$", "", kind.__name__).lower()
         return "silu" if name == "swish" else name
-    return _SYNCHRONISED.get(kind.__name__, f"{kind.__module__}.{kind.__qualname__}")
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    return _SYNCHRONISED.get(kind.__name__) or _FROZEN.get(name, name)
 
 
 def _has_forward_of_its_own(module: nn.Module) -> bool:

@@ -1,5 +1,6 @@
 """Models that compute what timm builds, though something in them is not as it was: their files need no source."""
 
+import copy
 import functools
 import types
 import warnings
@@ -12,7 +13,9 @@ import timm
 import torch
 from safetensors import safe_open
 from sampled import sampled
+from timm.utils import freeze
 from torch import Tensor, nn
+from torchvision.ops.misc import FrozenBatchNorm2d
 
 import tcnn
 from tcnn.checkpoints.architecture import describe_model
@@ -105,3 +108,44 @@ def test_that_of_another_module_is_one_of_its_own(lively: Lively, tmp_path: Path
         file = tcnn.save(model, tmp_path / "m.safetensors")
     with pytest.raises(CheckpointError, match=r"forward of its own, as it was saved, found .*: forward of its class$"):
         tcnn.load(file, source=timm.create_model("test_resnet"))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("name", ["test_resnet", "test_efficientnet"])
+@pytest.mark.filterwarnings("error")
+@torch.no_grad()
+def test_frozen_batch_norms_come_back_as_batch_norms(
+    name: str, when: str, lively: Lively, image: Tensor, tmp_path: Path
+) -> None:
+    """Which compute the same in evaluation mode. timm makes those of a frozen part of other classes."""
+    source: Any = lively(name)
+    parts = [part for part, child in source.named_children() if list(child.parameters())][:3]
+    plain = copy.deepcopy(source)
+    if when == "before":
+        freeze(source, parts)
+    model: Any = tcnn.convert(source, input_size=(48, 64)).model
+    if when == "after":
+        freeze(model, parts)
+    assert "Frozen" in repr(model)
+    file, directory = tcnn.save(model, tmp_path / "m.safetensors"), tcnn.save_directory(model, tmp_path / "hub")
+    of_timm = timm.create_model(f"local-dir:{directory}", pretrained=True).eval()
+    for loaded in (tcnn.load(file), tcnn.load(file, source=plain), tcnn.load(directory), of_timm):
+        assert "Frozen" not in repr(loaded)
+        assert loaded.state_dict().keys() == tcnn.convert(plain, input_size=(48, 64)).model.state_dict().keys()
+        assert torch.allclose(loaded(image), model.eval()(image), rtol=1e-4, atol=1e-5)
+    as_it_was = tcnn.load(file, source=model)
+    assert torch.equal(as_it_was(image), model(image)) and "Frozen" in repr(as_it_was)
+
+
+def test_a_frozen_batch_norm_of_another_eps_or_without_statistics_is_an_edit(lively: Lively) -> None:
+    model: Any = tcnn.convert(lively("test_resnet")).model
+    model.bn1.eps = 0.1
+    model.layer1[0].bn1 = nn.BatchNorm2d(model.layer1[0].bn1.num_features, track_running_stats=False)
+    model.layer2[0].bn1 = FrozenBatchNorm2d(model.layer2[0].bn1.num_features, eps=0.5)
+    freeze(model, ["bn1"])
+    found = describe_model(model, model.conversion_report).edited
+    assert found == {
+        "bn1": {"eps": 0.1},
+        "layer1.0.bn1": {"track_running_stats": False, "running_mean's shape": None, "running_var's shape": None},
+        "layer2.0.bn1": {"eps": 0.5},
+    }
