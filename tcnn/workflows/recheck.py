@@ -111,11 +111,8 @@ def open_pair(
             f"{path}: has been trained since it was converted, so it equals no source any more; to compare it with a "
             "model all the same, name that with --against MODEL"
         )
-    if recorded is None and unknown:
-        how = "of timm's train.py, which records" if is_weights_file(path) else "saved from Python, which records"
-        raise RequestError(f"{path}: {how} no source; name it with --against MODEL, or give --weights FILE")
-    if recorded is not None and recorded.weights == "file" and unknown:
-        raise RequestError(f"{path}: made from a weights file; give it again with --weights FILE, or --against MODEL")
+    if unknown and (recorded is None or recorded.weights == "file"):
+        raise _source_not_known(path, content, recorded)
     random = recorded is not None and recorded.weights == "random" and unknown
     progress("building the source")
     name = against or network_name() or (recorded.name if recorded else content.conversion.base_model)
@@ -140,6 +137,22 @@ def open_pair(
     reference = source if config.stride == "keep" else without_stride(source, config)
     batch = None if images is None else load_images(images, model).to(place)
     return Pair(reference, model, batch, random)
+
+
+def _source_not_known(path: str | Path, content: checkpoint.Checkpoint, recorded: Source | None) -> RequestError:
+    """What is said of a file whose source has to be named, by what wrote it."""
+    if recorded is not None and recorded.training is not None:
+        return RequestError(f"{path}: made from a CNN that was fine-tuned; name its run or file with --against MODEL")
+    if recorded is not None:
+        return RequestError(f"{path}: made from a weights file; give it again with --weights FILE, or --against MODEL")
+    if "weights" in content.metadata and content.verification is not None:
+        return RequestError(
+            f"{path}: written by a run before its first step, and compared then with its CNN (relative error "
+            f"{content.verification.passes[0].logits.worst:.1e}), "
+            "whose new classifier is in no other file; to compare it with another model, name that with --against MODEL"
+        )
+    how = "of timm's train.py" if is_weights_file(path) or "weights" in content.metadata else "saved from Python"
+    return RequestError(f"{path}: {how}, which records no source; name it with --against MODEL, or give --weights FILE")
 
 
 def _nothing_to_verify(path: str | Path, content: checkpoint.Checkpoint) -> RequestError:

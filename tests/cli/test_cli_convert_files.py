@@ -87,7 +87,7 @@ def test_it_is_verified_against_a_file_of_the_run(tcnn: Run, converted: Path, so
         (("--against", "t.safetensors"), "--against t.safetensors: expected a CNN, found a T-CNN; name the CNN that"),
         (("--against", "gone.safetensors"), "gone.safetensors: expected a tcnn checkpoint, found nothing"),
         (("--against", "cnn", "--weights", "cnn/best.safetensors"), "--weights: cnn brings weights of its own"),
-        ((), "t.safetensors: made from a weights file; give it again with --weights FILE, or --against MODEL"),
+        ((), "t.safetensors: made from a CNN that was fine-tuned; name its run or file with --against MODEL"),
     ],
 )
 def test_what_it_cannot_be_verified_against(tcnn: Run, converted: Path, given: tuple[str, ...], error: str) -> None:

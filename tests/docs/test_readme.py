@@ -179,7 +179,7 @@ def test_convolution_classes() -> None:
 
 
 def test_reasons_are_quoted_from_the_code() -> None:
-    files = ("layers/filters.py", "conversion/selection.py", "conversion/ties.py")
+    files = ("layers/filters.py", "layers/base.py", "conversion/selection.py", "conversion/ties.py")
     code = "".join((ROOT / "tcnn" / file).read_text() for file in files)
     reasons = [
         row[0].strip("`") for header in ("| reason |", "| reason in") for row in rows("docs/conversion.md", header)

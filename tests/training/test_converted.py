@@ -18,6 +18,7 @@ from tcnn.models.running import gpsa_layers
 from tcnn.training.preparing import prepare as preparing
 from tcnn.training.preparing.prepare import prepare
 from tcnn.verification.report import VerificationReport
+from tcnn.workflows.recheck import recheck
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,10 @@ def test_it_is_verified_and_kept_as_it_was(photos: Path, tmp_path: Path) -> None
     before = (tmp_path / "converted.safetensors").stat().st_mtime_ns
     run("test_resnet", photos, tmp_path, resume=True, epochs=1)
     assert (tmp_path / "converted.safetensors").stat().st_mtime_ns == before
+    with pytest.raises(
+        RequestError, match=r"converted\.safetensors: written by a run before its first step.*--against"
+    ):
+        recheck(tmp_path / "converted.safetensors", tcnn.VerificationConfig())
 
 
 def test_a_comparison_that_could_not_have_failed_is_told_as_such(photos: Path, tmp_path: Path) -> None:
