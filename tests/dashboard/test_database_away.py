@@ -63,7 +63,7 @@ def job(store: Store) -> Job:
     return store.enqueue(NewJob(owner="local", kind=Kind.TRANSFORM, request={"model": "resnet18"}))
 
 
-@pytest.mark.parametrize("path", ["jobs", "jobs/{}/events"])
+@pytest.mark.parametrize("path", [pytest.param("jobs", marks=pytest.mark.slow), "jobs/{}/events"])
 def test_a_stream_says_that_the_database_is_away_and_back(
     server: Server, database: Database, store: Store, job: Job, path: str
 ) -> None:

@@ -37,7 +37,7 @@ def apart(file: Path) -> set[str]:
     return set(json.loads(sections(file)["apart"]))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def merged_after(lively: Lively) -> tuple[nn.Module, nn.Module]:
     """A CNN, and its T-CNN with everything merged but the two blocks that attend."""
     source = lively("lcnetv2_small", num_classes=5)
