@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 from httpx_sse import EventSource, ServerSentEvent
 
-from tcnn.errors import CheckpointError, RequestError
+from tcnn.errors import CheckpointError, RequestError, one_line
 from tcnn.files import replacing
 from tcnn_jobs.client.connection import DEFAULT_URL, Connection, Json, once
 from tcnn_jobs.client.packing import CHUNK, read_file, tar_folder
@@ -193,15 +193,22 @@ class Client:
 
     def download_all(self, job: str, path: str | Path, *, force: bool = False) -> Path:
         """All of a job's files, its log and the job itself, as one zip; raises as `download`."""
-        path = Path(path)
+        path, began = Path(path), False
         with replacing(path, force) as temporary:
             try:
                 with self._server.stream(f"/jobs/{_part(job)}/archive") as answer, temporary.open("wb") as out:
+                    began = True
                     for chunk in answer.iter_raw(CHUNK):
                         out.write(chunk)
                 whole = zipfile.ZipFile(temporary).testzip() is None
             except httpx.TransportError as error:
-                raise self._server.away(error) from error
+                if not began:
+                    raise self._server.away(error) from error
+                raise ServerFailure(
+                    f"{self._server.url}: the zip broke off ({one_line(error).rstrip('.')}); download it again. If "
+                    "that ends so, too, download the files one by one: a damaged one is refused",
+                    again=True,
+                ) from error
             except zipfile.BadZipFile:
                 whole = False
             if not whole:

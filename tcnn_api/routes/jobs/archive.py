@@ -3,6 +3,7 @@
 Its members are read in pieces, one after the other, and none is held in memory.
 """
 
+import hashlib
 import io
 import json
 import zipfile
@@ -10,8 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
+import structlog
 from anyio import to_thread
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
@@ -27,16 +29,19 @@ from tcnn_api.schemas import JobView, file_name
 from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.model.jobs import Artifact, Job
 
+log = structlog.get_logger("tcnn.api")
+
 router = APIRouter(prefix="/jobs", tags=["results"], dependencies=AUTHENTICATED)
 PIECE = 1 << 18
 
 
 class Member(NamedTuple):
-    """A file of a zip. `open` gives a handle and may take its time; `size` in bytes."""
+    """A file of a zip. `open` gives a handle and may take its time; `size` in bytes; `sha256` if it is known."""
 
     name: str
     size: int
     open: Callable[[], Any]
+    sha256: str = ""
 
 
 class _Written(io.RawIOBase):
@@ -111,7 +116,7 @@ def _members(artifacts: Artifacts, job: Job, principal: Principal) -> list[Membe
     members = [Member("job.json", len(told), partial(io.BytesIO, told))]
     for file in job.files:
         open_file(artifacts, file, file.name).handle.close()
-        members.append(Member(file.name, file.size, partial(_handle, artifacts, file)))
+        members.append(Member(file.name, file.size, partial(_handle, artifacts, file), file.sha256))
     log = newest_file(artifacts, job, "log.txt")
     if log is not None:
         members.append(Member("log.txt", log.stat().st_size, partial(log.open, "rb")))
@@ -122,13 +127,18 @@ def _handle(artifacts: Artifacts, file: Artifact) -> Any:
     return open_file(artifacts, file, file.name).handle
 
 
+def _write(out: IO[bytes], digest: Any, data: bytes) -> None:
+    out.write(data)
+    digest.update(data)
+
+
 async def zipped(
     members: Iterable[Member], at: tuple[int, int, int, int, int, int], run: Callable[..., Awaitable[Any]]
 ) -> AsyncIterator[bytes]:
     """The bytes of a zip of these files, not compressed, for weights cannot be: `run` calls on a thread.
 
-    `at`: the time that all of them have, so that the same files make the same zip. A file that turns out shorter or
-    longer than announced ends it with an error, which the client sees as a broken download.
+    `at`: the time that all of them have, so that the same files make the same zip. A file that turns out to be of
+    another size or content than announced ends it with an error, which the client sees as a broken download.
     """
     written = _Written()
     with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as archive:
@@ -137,14 +147,17 @@ async def zipped(
             try:
                 info = zipfile.ZipInfo(member.name, at)
                 info.external_attr = 0o644 << 16
-                left = member.size
+                left, digest = member.size, hashlib.sha256()
                 with archive.open(info, "w", force_zip64=member.size >= zipfile.ZIP64_LIMIT) as out:
                     while data := await run(handle.read, PIECE):
                         left -= len(data)
-                        await run(out.write, data)  # the checksum takes time
+                        await run(_write, out, digest, data)  # checksums take time
                         yield written.take()
                 if left:
                     raise OSError(f"{member.name}: its size has changed")
+                if member.sha256 and (found := digest.hexdigest()) != member.sha256:
+                    log.error("a result's file is damaged", file=member.name, expected=member.sha256, found=found)
+                    raise OSError(f"{member.name}: expected SHA-256 {member.sha256[:12]}…, found {found[:12]}…")
             finally:
                 await run(handle.close)
             yield written.take()

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_and_worker import Run, Worker
+from command_and_worker import CONTENT, Run, Worker
 from houses import wait_for
 from serving import Server
 from tiny_runs import colours
@@ -58,6 +58,14 @@ class TestOneJob:
         assert "succeeded" in run("show", claim.job).out
         assert run("delete", claim.job).out == f"{claim.job}: deleted\n"
         assert run("show", claim.job).code == 2
+
+    def test_a_damaged_file_is_in_no_zip(self, run: Run, worker: Worker) -> None:
+        claim = taken(run, worker)
+        worker.finish(claim, CONTENT[:-1] + b"!")  # of the size that was announced
+        for file in ((), ("--all",)):
+            said = run("download", claim.job, "out", *file).error(4 if file else 2)
+            assert ("the zip broke off" if file else "SHA-256") in said
+            assert not Path("out").exists()
 
     def test_what_its_process_has_written(self, run: Run, worker: Worker) -> None:
         job = queued(run, "--priority", 100)
