@@ -1,7 +1,8 @@
 """Webhook calls about jobs that have ended: made by the housekeeper when they are due, in a thread nothing waits for.
 
-Calls are made side by side, each with a deadline for all of it, so that a receiver which answers a byte at a time, or
-never, costs its own call and delays others by that deadline at most. Leases, reaping and sweeps do not pass here.
+Calls are made side by side, each with a deadline for all of it, and tenants take turns: a receiver which answers a byte
+at a time, or never, costs its own call and delays calls of its own tenant. Those of others it delays by that deadline
+at most, when receivers of several tenants hang. Leases, reaping and sweeps do not pass here.
 """
 
 import asyncio
@@ -9,6 +10,8 @@ import json
 import ssl
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import cache
@@ -27,10 +30,12 @@ from tcnn_jobs.store import Store
 
 log = structlog.stdlib.get_logger("tcnn.outbox")
 
-AT_ONCE = 50
-"""Calls that are made side by side."""
+AT_ONCE, EACH = 50, 10
+"""Calls that are made side by side, and those of one tenant among them."""
 ATTEMPTS = 10
 DELAY = 10.0
+LOOK = 0.25
+"""Seconds from one look for calls that are due to the next, while others are under way."""
 PREFIX = "whsec_"
 TIMEOUT = 10.0
 """Seconds for a whole call: to find the receiver, to connect, to send, and to hear the head of its answer."""
@@ -48,29 +53,34 @@ class Outbox(threading.Thread):
         """Dispatch until `stop`."""
         while not self._told.wait(coordination.spread(max(1.0, self._settings.poll))):
             try:
-                while not self._told.is_set() and self._election.won():
-                    if not deliver_due(self._store, self._settings.webhook_secret):
-                        break
+                if self._goes_on():
+                    deliver_due(self._store, self._settings.webhook_secret, self._goes_on)
             except StoreUnavailable:
                 continue  # the worker says so
             except Exception:
                 log.exception("webhooks failed; they will be tried again")
+
+    def _goes_on(self) -> bool:
+        return not self._told.is_set() and self._election.won()
 
     def stop(self) -> None:
         """End after the current calls."""
         self._told.set()
 
 
-def deliver_due(store: Store, secret: str | None) -> int:
-    """Make the calls that are due; a call that fails comes back later. Returns how many there were."""
-    due = store.due_deliveries(AT_ONCE)
-    if due:
-        lookups.run(_deliver(store, due, secret))
-    return len(due)
+def deliver_due(store: Store, secret: str | None, goes_on: Callable[[], bool] = lambda: True) -> int:
+    """Make the calls that are due, and those that become due while others are under way; returns how many.
+
+    A call that fails comes back later. Once it does not go on, it ends with the calls that are under way.
+    """
+    due = store.due_deliveries(AT_ONCE, each=EACH)
+    return lookups.run(_deliver(store, due, secret, goes_on)) if due else 0
 
 
-async def _deliver(store: Store, due: list[Delivery], secret: str | None) -> None:
+async def _deliver(store: Store, due: list[Delivery], secret: str | None, goes_on: Callable[[], bool]) -> int:
     loop = asyncio.get_running_loop()
+    calls: dict[asyncio.Task[None], str] = {}
+    """Calls that are under way, and whose."""
     with ThreadPoolExecutor(1, "outbox") as recorder:  # the store may take its time, and no deadline waits for it
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(timeout=TIMEOUT, limits=limits, verify=_trusted()) as client:
@@ -79,7 +89,22 @@ async def _deliver(store: Store, due: list[Delivery], secret: str | None) -> Non
                 problem = await call(client, delivery, delivery.secret or secret)
                 await loop.run_in_executor(recorder, _record, store, delivery, problem)
 
-            await asyncio.gather(*map(one, due))
+            def more() -> list[Delivery]:
+                room = AT_ONCE - len(calls)
+                return store.due_deliveries(room, each=EACH, under_way=Counter(calls.values())) if goes_on() else []
+
+            made = 0
+            try:
+                while due or calls:
+                    made += len(due)
+                    calls |= {asyncio.create_task(one(delivery)): delivery.tenant for delivery in due}
+                    room = len(calls) < AT_ONCE
+                    ended, _ = await asyncio.wait(calls, timeout=0 if due and room else LOOK)
+                    calls = {task: tenant for task, tenant in calls.items() if task not in ended}
+                    due = await loop.run_in_executor(recorder, more) if len(calls) < AT_ONCE else []
+            finally:
+                await asyncio.gather(*calls)  # also when the database is away
+            return made
 
 
 @cache  # reading the certificates takes longer than most calls

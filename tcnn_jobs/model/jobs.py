@@ -274,5 +274,6 @@ class Delivery(Model):
     url: str
     body: dict[str, Any]
     attempt: int
+    tenant: str = ""
     secret: str | None = Field(default=None, repr=False)
     """The tenant's own; without one the service's signs."""

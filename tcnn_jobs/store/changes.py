@@ -6,11 +6,25 @@ jobs by ascending number, uploads, the tenant's use of the day, and tallies.
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Double, Row, and_, bindparam, case, delete, insert, select, update
+from sqlalchemy import (
+    Connection,
+    Double,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
 
 from tcnn_jobs.database import schema
 from tcnn_jobs.database.dialects import now, upsert
@@ -209,17 +223,48 @@ def _announce(connection: Connection, row: Row[Any]) -> None:
     )
 
 
+_DUE = deliveries.c.due_at <= now()
+_ANY_DUE = select(deliveries.c.id).where(_DUE).limit(1)
+_HEAD = 500
+_WHOSE = func.coalesce(deliveries.c.tenant, "")  # an older release did not say
+
+
+def _in_turn(under_way: Mapping[str, int], each: int) -> Select[str]:
+    """The ids of calls that are due, as tenants have their turns: of each tenant the oldest first.
+
+    Of the `_HEAD` oldest alone, as all would take long to sort: whose turn it is not is left out before.
+    """
+    full = [tenant for tenant, calls in under_way.items() if calls >= each]
+    head = select(deliveries.c.id, deliveries.c.due_at, _WHOSE.label("whose")).where(_DUE)
+    head = head.where(_WHOSE.not_in(full)) if full else head
+    first = head.order_by(deliveries.c.due_at).limit(_HEAD).subquery()
+    has = case(under_way, value=first.c.whose, else_=0) if under_way else literal(0)
+    turn = func.row_number().over(partition_by=first.c.whose, order_by=(first.c.due_at, first.c.id)) + has
+    waiting = select(first.c.id, first.c.due_at, turn.label("turn")).subquery()
+    return select(waiting.c.id).where(waiting.c.turn <= each).order_by(waiting.c.turn, waiting.c.due_at)
+
+
 class Deliveries(Database):
     """Outbox of webhook calls that are due, delivered at least once: that of a worker that dies is made by another."""
 
-    def due_deliveries(self, limit: int = 10, lease: float = 60) -> list[Delivery]:
-        """Calls to make now; nobody else gets them within `lease` seconds. `attempt` counts from 1."""
-        due = select(deliveries.c.id).where(deliveries.c.due_at <= now())
+    def due_deliveries(
+        self, limit: int = 10, lease: float = 60, *, each: int = 10, under_way: Mapping[str, int] | None = None
+    ) -> list[Delivery]:
+        """Calls to make now; nobody else gets them within `lease` seconds. `attempt` counts from 1.
+
+        Tenants take turns: the next call is one of the tenant that has the fewest, those `under_way` included, and no
+        tenant gets more than `each` at once. So one whose receiver hangs delays no other's. There may be more for those
+        who have got fewer: whoever has room for them asks again.
+        """
         with self.reading() as connection:  # almost always there is nothing, and then nobody is kept waiting
-            if connection.scalar(due.limit(1)) is None:
+            if connection.scalar(_ANY_DUE) is None:
                 return []
+            ids = connection.scalars(_in_turn(under_way or {}, each).limit(limit)).all()
+        if not ids:
+            return []
         with self.writing() as connection:
-            taken = due.order_by(deliveries.c.due_at).limit(limit).with_for_update(skip_locked=True)
+            # Others may have been faster.
+            taken = select(deliveries.c.id).where(deliveries.c.id.in_(ids), _DUE).with_for_update(skip_locked=True)
             rows = connection.execute(
                 update(deliveries)
                 .where(deliveries.c.id.in_(connection.scalars(taken).all()))
@@ -231,10 +276,11 @@ class Deliveries(Database):
             secrets = {row.name: row.webhook_secret for row in connection.execute(query)}
         return [
             Delivery(
-                id=row.id, job=row.job, url=row.url, body=row.body, attempt=row.attempt, secret=secrets.get(row.tenant)
+                id=row.id, job=row.job, url=row.url, body=row.body, attempt=row.attempt, tenant=row.tenant or "",
+                secret=secrets.get(row.tenant),
             )
             for row in rows
-        ]
+        ]  # fmt: skip
 
     def delivered(self, id: str) -> None:
         """Remove a call that was made."""
