@@ -171,6 +171,16 @@ class WorkerProcess:
                 await process.wait()
 
 
+def _say(line: str) -> None:
+    """Write to stdout. On a full disk, or where nobody reads, the log has the line, and the server goes on."""
+    try:
+        typer.echo(line)
+    except OSError as error:
+        log.warning(line, stdout=one_line(error))
+        with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())  # else what is left of the line is written at the end
+
+
 class Server(uvicorn.Server):
     """uvicorn's, which also minds the worker."""
 
@@ -197,7 +207,7 @@ class Server(uvicorn.Server):
             gc.freeze()  # what is there now stays; looking through it would hold up a request for tens of milliseconds
             if self._worker is not None:
                 self._minding = asyncio.create_task(self._worker.run())
-            typer.echo(f"tcnn is at {self._url} (what it can do: {self._url}/docs); Ctrl-C stops it")
+            _say(f"tcnn is at {self._url} (what it can do: {self._url}/docs); Ctrl-C stops it")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept nothing more, let requests end, then let the worker hand its jobs back."""

@@ -98,6 +98,29 @@ def test_a_server_without_a_worker(tmp_path: Path) -> None:
     assert "Traceback" not in log and "ASGI" not in log
 
 
+@needs_proc
+@pytest.mark.parametrize("stdout", ["full", pytest.param("closed", marks=pytest.mark.slow)])
+def test_a_server_whose_first_line_cannot_be_written_serves(tmp_path: Path, stdout: str) -> None:
+    """As one whose log is on a full disk, or whose reader has left; what was to be said is in the log."""
+    log, (reading, out) = tmp_path / "stderr", os.pipe()
+    os.close(reading)
+    if stdout == "full":
+        os.dup2(full := os.open("/dev/full", os.O_WRONLY), out)
+        os.close(full)
+    with log.open("w") as errors:
+        command, env = [*COMMAND, "--no-worker"], environment(tmp_path / "home")
+        process = subprocess.Popen(command, stdout=out, stderr=errors, env=env)
+    os.close(out)
+    try:
+        (url,) = eventually(lambda: re.findall(r"tcnn is at (http://\S+) ", log.read_text()))
+        assert httpx.get(f"{url}/healthz", trust_env=False).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
 @pytest.mark.slow  # three processes load torch; how it is started, and again, is shown by a script below
 @needs_proc
 def test_a_worker_that_dies_is_started_again_and_leaves_with_the_server(tmp_path: Path) -> None:
