@@ -130,9 +130,8 @@ def evaluate(
     if world > 1 and not (dist.is_available() and dist.is_initialized()):
         raise RequestError(f"evaluate: {world} processes need torch.distributed.init_process_group first")
     if isinstance(model, DistributedDataParallel):
-        model = model.get_submodule(
-            "module"
-        )  # its forward would wait for the other processes, whose batches may be fewer
+        # Its forward would wait for the other processes, whose batches may be fewer.
+        model = model.get_submodule("module")
     for note in filter(None, (data.left_out, learned_note(model, data)) if warn and rank == 0 else ()):
         warn_caller(note)
     place = usable_device(device) if device is not None else place_of(model)
@@ -221,10 +220,14 @@ def _count(
 
 def _indices(class_subset: Sequence[int], device: torch.device) -> Tensor:
     try:
-        return torch.tensor([operator.index(one) for one in class_subset], device=device)
+        outputs = torch.tensor([operator.index(one) for one in class_subset], dtype=torch.long)
     except (TypeError, RuntimeError) as error:
         found = shorten(repr(class_subset), 60)
         raise RequestError(f"class_subset: expected whole numbers, the model's outputs, found {found}") from error
+    distinct, times = outputs.unique(return_counts=True)
+    if repeated := distinct[times > 1].tolist():
+        raise RequestError(f"class_subset: expected another output for each class, found {repeated[0]} for several")
+    return outputs.to(device)
 
 
 def _outputs(model: nn.Module, images: Tensor) -> Any:
@@ -254,10 +257,7 @@ def _columns(logits: Any, columns: Tensor | None, classes: int) -> Tensor:
         if outputs != classes:
             raise RequestError(f"the model tells {outputs} classes apart, the data set has {classes}")
         return logits
-    within = (
-        columns.dim() == 1 and not columns.is_floating_point() and all(0 <= one < outputs for one in columns.tolist())
-    )
-    if not within or len(columns) != classes:
+    if len(columns) != classes or not all(0 <= one < outputs for one in columns.tolist()):
         raise RequestError(
             f"class_subset: expected one of the model's {outputs} outputs for each of the data set's {classes} "
             f"classes, found {shorten(str(columns.tolist()), 60)}"

@@ -222,6 +222,8 @@ def test_nothing_can_be_read(tmp_path: Path, lively: Callable[..., nn.Module]) -
     [
         ({"class_subset": [0, 1]}, "class_subset: expected one of the model's 7 outputs for each of the data set's 7"),
         ({"class_subset": range(1, 8)}, "class_subset: expected one of the model's 7 outputs"),
+        ({"class_subset": []}, "class_subset: expected one of the model's 7 outputs"),
+        ({"class_subset": [0, 1, 2, 3, 4, 5, 1]}, "class_subset: expected another output for each class, found 1 for"),
         ({"size": 0}, "size: expected 1 to 65536 pixels each way, found 0×0"),
         ({"size": (32, -1)}, "size: expected 1 to 65536 pixels each way, found 32×-1"),
         ({"size": 10**30}, "size: expected 1 to 65536 pixels each way, found 1000"),
