@@ -31,7 +31,10 @@ from tcnn.checkpoints.architecture import (
 )
 from tcnn.checkpoints.files import (
     LEARNED_FROM,
+    as_section,
     existing,
+    finite,
+    from_json,
     keep_record,
     not_a_model,
     record_in,
@@ -71,7 +74,7 @@ class Checkpoint(NamedTuple):
 
     def section(self, name: str) -> Any:
         """A JSON section of the metadata, or None."""
-        return json.loads(self.metadata[name]) if name in self.metadata else None
+        return from_json(self.metadata[name]) if name in self.metadata else None
 
 
 @typed()
@@ -88,7 +91,7 @@ def save(
     Args:
         model: what `tcnn.convert` (or `load`) returned, trained further or not.
         verification: the report to store with it.
-        sections: further metadata, each value JSON-serialisable.
+        sections: further metadata, each value as JSON has it: without NaN and infinity.
         force: replace an existing file.
         check: called with the temporary file before it is renamed; if it raises, the disk stays as it was.
 
@@ -137,7 +140,7 @@ def contents(
         "tcnn_version": __version__,
         "base_model": report.base_model,
         "conversion": report.model_dump_json(),
-        "pretrained_cfg": json.dumps(cfg, default=str),
+        "pretrained_cfg": json.dumps(finite(cfg), default=str),
     }
     try:
         metadata |= state.metadata()
@@ -156,12 +159,9 @@ def contents(
     for name, value in (sections or {}).items():
         if name in RESERVED:
             raise RequestError(f"section {name!r}: the name is tcnn's own; choose another")
-        try:
-            metadata[name] = json.dumps(value)
-        except TypeError as error:
-            raise RequestError(f"section {name!r}: expected plain JSON values ({error})") from error
+        metadata[name] = as_section(name, value)
     if (record := record_kept(model)) is not None and record_in(metadata) is None:
-        metadata[LEARNED_FROM] = json.dumps(record)
+        metadata[LEARNED_FROM] = json.dumps(finite(record))
     metadata["digest"] = digest(tensors, metadata)
     return tensors, metadata
 

@@ -2,6 +2,7 @@
 them."""
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from tcnn.errors import CheckpointError, shorten
+from tcnn.errors import CheckpointError, RequestError, one_line, readable, shorten
 from tcnn.zoo import catalogue
 from tcnn.zoo.catalogue import cnn_of, is_weights_file
 
@@ -22,6 +23,36 @@ FORBIDDEN = re.compile(r"pretrained.*|checkpoint_path|cache_dir|scriptable|expor
 """Arguments by which timm would read other files, or call what they name."""
 LEARNED_FROM = "learned_from"
 """The section in which a model that was loaded and is saved again, by another hand than a run's, keeps the record."""
+
+
+def as_section(name: object, value: object) -> str:
+    """A section that a user gives, as JSON; raises `RequestError` for a name or a value that no file can have."""
+    if not isinstance(name, str) or name != readable(name):
+        raise RequestError(f"section {name!a}: expected a name, text that UTF-8 has")
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:  # of another kind, within itself, or too deep
+        raise RequestError(f"section {name!r}: expected plain JSON values ({one_line(error)})") from error
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError as error:
+        raise RequestError(
+            f"section {name!r}: expected plain JSON values, found NaN or infinity, which JSON does not have; give None"
+        ) from error
+
+
+def finite(value: Any) -> Any:
+    """Plain values with None in the place of NaN and infinity, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def from_json(text: str) -> Any:
+    """What a section says; NaN and infinity, as older releases wrote them, are None."""
+    return json.loads(text, parse_constant=lambda constant: None)
 
 
 def checkpoint_file(path: str | Path) -> Path | None:
@@ -137,9 +168,9 @@ def record_in(metadata: Mapping[str, str]) -> dict[str, Any] | None:
     """
     try:
         places = (
-            json.loads(metadata.get("training", "null")),
-            json.loads(metadata.get("source", "{}")).get("training"),
-            json.loads(metadata.get(LEARNED_FROM, "null")),
+            from_json(metadata.get("training", "null")),
+            from_json(metadata.get("source", "{}")).get("training"),
+            from_json(metadata.get(LEARNED_FROM, "null")),
         )
     except (ValueError, AttributeError):
         return None

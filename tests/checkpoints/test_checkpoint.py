@@ -1,8 +1,10 @@
 """One safetensors file from which the model comes back, whatever was converted and how."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +17,8 @@ from tcnn.errors import CheckpointError, OutputError, RequestError, Verification
 
 Lively = Callable[..., nn.Module]
 AssertSame = Callable[[nn.Module, nn.Module], None]
+WITHIN_ITSELF: dict[str, object] = {}
+WITHIN_ITSELF["again"] = WITHIN_ITSELF
 
 
 def image(channels: int = 3, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -173,9 +177,24 @@ class TestWhatAFileHolds:
             tcnn.save(converted, tmp_path / "m.safetensors", sections={name: {}})
         assert list(tmp_path.iterdir()) == []
 
-    def test_no_section_that_is_not_json(self, converted: nn.Module, tmp_path: Path) -> None:
-        with pytest.raises(RequestError, match="section 'training'"):
-            tcnn.save(converted, tmp_path / "m.safetensors", sections={"training": object()})
+    @pytest.mark.parametrize(
+        ("name", "value", "said"),
+        [
+            ("training", object(), "'training': expected plain JSON values (Object of type object is not JSON "),
+            ("training", {"loss": math.nan}, "'training': expected plain JSON values, found NaN or infinity, which "),
+            ("training", [0, (-math.inf,)], "'training': expected plain JSON values, found NaN or infinity, which "),
+            ("training", WITHIN_ITSELF, "'training': expected plain JSON values (Circular reference detected)"),
+            (3, {}, "3: expected a name, text that UTF-8 has"),
+            ("\udcff", {}, "'\\udcff': expected a name, text that UTF-8 has"),
+        ],
+    )
+    def test_no_section_that_is_not_json(
+        self, converted: nn.Module, tmp_path: Path, name: Any, value: object, said: str
+    ) -> None:
+        with pytest.raises(RequestError) as refused:
+            tcnn.save(converted, tmp_path / "m.safetensors", sections={name: value})
+        assert str(refused.value).startswith(f"section {said}") and "\n" not in str(refused.value)
+        assert not [*tmp_path.iterdir()]
         assert list(tmp_path.iterdir()) == []
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,16 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from tcnn.checkpoints.files import checkpoint_file, forbidden, is_ours, licence_of, training_record, unfinished
+from tcnn.checkpoints.files import (
+    checkpoint_file,
+    finite,
+    forbidden,
+    from_json,
+    is_ours,
+    licence_of,
+    training_record,
+    unfinished,
+)
 from tcnn.checkpoints.opening import architecture_of, as_source, open_model
 from tcnn.errors import CheckpointError, RequestError
 
@@ -69,6 +79,7 @@ def test_a_run_without_a_model_yet(tmp_path: Path, below: str) -> None:
         ({"source": {"training": RECORD}}, RECORD),
         ({"learned_from": RECORD}, RECORD),
         ({"training": {"data": "last"}, "source": {"training": RECORD}}, {"data": "last"}),
+        ({"training": RECORD | {"metrics": {"loss": math.nan}}}, RECORD | {"metrics": {"loss": None}}),
         ({"training": None, "source": {}}, None),
         ({"training": [1]}, None),
         ({"source": [1]}, None),
@@ -82,6 +93,12 @@ def test_the_training_that_made_the_weights(
     file = tmp_path / "m.safetensors"
     save_file({"a": torch.zeros(1)}, file, {name: json.dumps(value) for name, value in metadata.items()})
     assert training_record(file) == expected
+
+
+def test_null_in_the_place_of_numbers_that_json_does_not_have() -> None:
+    given = {"loss": math.nan, "spans": [(1.5, math.inf), [-math.inf, 2]], "top1": 0.5, "name": "NaN", "best": True}
+    expected = given | {"loss": None, "spans": [[1.5, None], [None, 2]]}
+    assert finite(given) == from_json(json.dumps(given)) == expected
 
 
 def test_what_has_no_record(tmp_path: Path) -> None:

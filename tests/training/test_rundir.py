@@ -2,14 +2,16 @@
 
 import csv
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_runs import colours, run
+from tiny_runs import TwoConvs, colours, run
 
 import tcnn
+from tcnn.checkpoints.checkpoint import read
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.errors import OutputError, RequestError, StorageError
 from tcnn.training.resumed import with_defaults
@@ -34,6 +36,12 @@ def begun(path: Path) -> RunDirectory:
     directory = RunDirectory(path)
     directory.create({"run": "finetune", "config": {}}, force=False)
     return directory
+
+
+def test_a_setting_that_json_has_no_number_for(tmp_path: Path) -> None:
+    """It is null in the checkpoint: no save of a run may fail for what the run records of itself."""
+    made = run(TwoConvs(), colours(tmp_path / "colours", 4), tmp_path / "run", epochs=1, clip_grad=math.inf)
+    assert read(made.last).section("training")["config"]["clip_grad"] is None
 
 
 def test_what_a_run_leaves(done: Path) -> None:

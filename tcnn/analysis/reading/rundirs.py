@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from tcnn.analysis.reading.evaluations import EvaluationFile, read_evaluation
 from tcnn.analysis.records import Inspection
-from tcnn.checkpoints.files import CHECKPOINTS, checkpoint_file
+from tcnn.checkpoints.files import CHECKPOINTS, checkpoint_file, from_json
 from tcnn.errors import RequestError
 from tcnn.training.runs.rundir import read_metrics
 
@@ -192,7 +192,7 @@ def decoded(raw: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _section(value: Any) -> Any:
     try:
-        found = json.loads(value)
+        found = from_json(value)
     except (TypeError, ValueError):
         return value
     return found if isinstance(found, dict | list) else value

@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tcnn.checkpoints import checkpoint
+from tcnn.checkpoints.files import finite
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.models.running import gpsa_layers
 from tcnn.training.distributed import Processes
@@ -284,7 +285,7 @@ class Saver:
     def model(self, learner: Learner, metrics: dict[str, Any], *, best: bool) -> None:
         """Save the model of an epoch as the last one, and as the best one if it is."""
         if self.first:
-            sections: dict[str, object] = {"training": {**self.record, "metrics": metrics}}
+            sections: dict[str, object] = {"training": finite({**self.record, "metrics": metrics})}
             content = checkpoint.contents(learner.result, None, sections)
             for path in (self.run.last, *((self.run.best,) if best else ())):
                 checkpoint.write(content, path, force=True)
