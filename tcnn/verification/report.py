@@ -10,6 +10,9 @@ from tcnn.formatting import Printed
 EMPTY = "the outputs hold no number for any image: only what is compared layer by layer tells of errors"
 """The note where nothing could be compared end to end, as with a detector that finds nothing in noise."""
 
+FINDS = "tcnn.explain finds where (`tcnn verify --explain`)"
+"""What to do where no layer is out of tolerance, and the outputs are."""
+
 
 class LayerError(Record):
     """Errors of one layer: on random inputs and on the activations that reach it."""
@@ -162,5 +165,11 @@ def _note(result: DtypePass) -> str:
 
 
 def _worst(result: DtypePass) -> str:
-    layer = max(result.layers, key=lambda layer: layer.random.worst, default=None)
-    return f"; worst layer {layer.name} at {layer.random.worst:.2e}" if layer else ""
+    """The layer with the largest error; where that is within the tolerance, no layer is to be suspected."""
+    layer = max(result.layers, key=lambda layer: layer.worst, default=None)
+    if layer is None or layer.worst > result.tolerance:
+        return f"; worst layer {layer.name} at {layer.worst:.2e}" if layer else ""
+    within = f"; every converted layer is within {result.tolerance:.0e}"
+    if isinstance(result, AsRun):  # one model: there is nothing else that could differ
+        return f"{within}, and their errors add up"
+    return within if result.note else f"{within}, so what differs is outside of them, or adds up: {FINDS}"

@@ -115,6 +115,22 @@ class TestDifferent:
         assert report.passes[0].top1_agreement == 0
         assert report.passes[0].logits.cosine == pytest.approx(-1)
         assert all(layer.random.worst <= 1e-5 for layer in report.passes[0].layers)
+        told = "; every converted layer is within 1e-05, so what differs is outside of them, or adds up: tcnn.explain "
+        assert told in str(report.failure()) and "worst layer" not in str(report.failure())
+
+    def test_the_worst_layer_is_that_of_the_largest_error(self, pair: tuple[nn.Module, nn.Module]) -> None:
+        """Be it on random inputs or on the activations; of what is run alone nothing else can differ."""
+        report = tcnn.verify(*pair, **OPTIONS)
+        assert report.failure() is None and report.as_run is not None
+        first, second = report.passes[0].layers
+        wrong = second.random.model_copy(update={"relative": 0.5})
+        layers = (first, second.model_copy(update={"activation": wrong}))
+        failed = report.passes[0].model_copy(update={"passed": False, "layers": layers})
+        told = str(report.model_copy(update={"passes": (failed,)}).failure())
+        assert told.endswith(f"; worst layer {second.name} at 5.00e-01")
+        run = report.as_run.model_copy(update={"passed": False})
+        told = str(report.model_copy(update={"as_run": run}).failure())
+        assert told.endswith("; every converted layer is within 1e-05, and their errors add up")
 
     def test_a_source_that_is_not_finite_proves_nothing(self) -> None:
         source = seeded_model("test_resnet")
