@@ -4,7 +4,6 @@ animation of where heads look: a frame an epoch, a panel a layer, circles of the
 
 import hashlib
 import io
-import json
 import math
 import subprocess
 import sys
@@ -23,8 +22,6 @@ from PIL import Image
 from sampled import sampled
 
 from tcnn import files
-from tcnn.analysis.pages.curves import curves_of_training
-from tcnn.analysis.pages.report import report
 from tcnn.analysis.plots import centres, gallery, locality, maps, robustness, style, training
 from tcnn.analysis.plots.centres import animate, frames
 from tcnn.errors import OutputError, RequestError
@@ -169,39 +166,6 @@ def test_what_there_is_nothing_to_draw_for() -> None:
 def test_non_locality_is_compared_in_shares_of_the_map() -> None:
     layer = made_up.inspection(side=10).layers[0]
     assert locality.relative(layer) == pytest.approx(100 * layer.non_locality.total / 8)  # type: ignore[operator]
-
-
-@pytest.mark.parametrize(("position", "gate"), [(0.25, 3.0), (5.0, 5.0), (0.004, 0.004), (1.0, None)])
-def test_every_temperature_is_in_the_picture(position: float, gate: float | None) -> None:
-    """That of the gates, too, where it is another; and no line leaves the axis."""
-    taus = {"temperature": position, "gate_temperature": gate}
-    rows = [{**row, **taus} for row in made_up.metrics(epochs=2)]
-    assert all(row["gate_temperature"] == gate for row in curves_of_training(rows))
-    made = training.progress(rows)
-    assert made is not None
-    ax = made.axes[2]
-    expected = [position] if gate in (None, position) else [position, gate]
-    assert [list(line.get_ydata()) for line in ax.lines] == [[tau, tau] for tau in expected]  # type: ignore[arg-type]
-    low, high = ax.get_ylim()
-    assert low < min(expected) and max(expected) < high and low <= 1 / 60 and high >= 1.4
-    legend = ax.get_legend()
-    names = [] if legend is None else [text.get_text() for text in legend.get_texts()]
-    assert names == (["positions", "gates"] if len(expected) == 2 else [])
-
-
-@pytest.mark.parametrize(("gate", "columns"), [(3.0, ["τ of positions", "τ of gates"]), (0.25, ["τ"])])
-def test_every_temperature_is_in_the_table(gate: float, columns: list[str], tmp_path: Path) -> None:
-    row = {"kind": "epoch", "epoch": 0, "temperature": 0.25, "gate_temperature": gate}
-    (tmp_path / "metrics.jsonl").write_text(json.dumps(row))
-    page = report(tmp_path)
-    assert "".join(f"<th>{one}</th>" for one in ["learning rate", *columns]) + "</tr>" in page
-    assert "<td>0.25</td><td>3</td></tr>" in page or len(columns) == 1
-
-
-def test_one_epoch_is_a_dot() -> None:
-    for drawn in gallery.training_plots(made_up.metrics(epochs=1, layers=1, heads=2)):
-        nothing_clipped(drawn.figure)
-        assert any(line.get_marker() == "o" for line in drawn.figure.axes[0].lines)
 
 
 def digests() -> list[str]:

@@ -111,6 +111,56 @@ def test_a_series_says_nothing_where_it_was_not_measured(server: Server, open_pa
     expect(chart.locator(".reading")).to_have_text("side 9long 2short –hidden –")  # of sizes none is the latest
 
 
+DIVERGED = {"middle": [1.0, None, 0.6, 0.5], "end": [1.0, 0.5, None, None]}
+"""Losses of validation by epoch, which are null where they were not finite."""
+
+
+@pytest.mark.parametrize("where", DIVERGED)
+@pytest.mark.parametrize("pages", ["job", "compare"])
+def test_a_loss_that_is_not_finite_is_a_gap(
+    server: Server, story: Story, open_page: Open, pages: str, where: str
+) -> None:
+    """Of the line, and told as such, as is the latest; and `nan` in its file."""
+    page, job = open_page(server.url, accept_downloads=True), story.succeeded.job
+    rows = [{"kind": "epoch", "epoch": at, "updates": 10 * at + 10, "train_loss": 1.0, "val": {"loss": loss}}
+            for at, loss in enumerate(DIVERGED[where])]  # fmt: skip
+    page.route("**/metrics.csv", lambda route: route.fulfill(body=table(rows), content_type="text/csv"))
+    page.goto(f"{server.url}/#/jobs/{job}" if pages == "job" else f"{server.url}/#/compare?jobs={job}")
+    chart = page.get_by_role("group", name="Loss" if pages == "job" else "Validation loss")
+    name = "validation" if pages == "job" else "test_resnet"
+    path = chart.locator(".line").last.locator("path")
+    expect(path).to_have_attribute(
+        "d", re.compile("^M[^M]*M[^M]*L[^M]*$" if where == "middle" else "^M[^ML]* [^ML]*L[^ML]*$")
+    )
+    latest = "0.5" if where == "middle" else "not finite"
+    key = chart.get_by_role("button", name=re.compile(f"^{name}")).locator("bdi").last
+    expect(chart.locator(".reading > span")).to_have_text("latest")
+    expect(key).to_have_text(latest)
+    expect(chart.get_by_role("img")).to_have_attribute("aria-label", re.compile(f"{name} from 1 to {latest}"))
+    gap = 1 if where == "middle" else 2
+    assert f"{name} not finite" in reading(page, chart, *["ArrowRight"] * gap)
+    found = [row.split(",")[-1] for row in saved(page, chart, "CSV").decode().splitlines()[1:]]
+    assert found == [str(loss or "nan").removesuffix(".0") for loss in DIVERGED[where]]
+
+
+PIECES = """async () => {
+  const [{ points }, { extent, pieces }] = await Promise.all([import('./curves.js'), import('./points.js')]);
+  const rows = (said) => said.map((loss, at) => ({ updates: at, loss }));
+  const said = [["", "2", "nan", "inf", "1", "", "3"], ["", "nan"], ["nan", "1"], [null, 4, null]];
+  const found = said.map((one) => points(rows(one), "loss"));
+  const told = found.map((one) => one.map(([x, y]) => [x, Number.isFinite(y) ? y : "gap"]));
+  return { found: told, pieces: pieces(found[0]), none: pieces([]), extent: extent([{ points: found[0] }]) };
+}"""
+
+
+def test_points_begin_where_something_was_measured(server: Server, open_page: Open) -> None:
+    page = open_page(f"{server.url}/static/dashboard/base.css")  # beside the modules
+    found = page.evaluate(PIECES)
+    assert found["found"] == [[[1, 2], [2, "gap"], [3, "gap"], [4, 1], [5, "gap"], [6, 3]], [], [[0, "gap"], [1, 1]],
+                              [[1, 4], [2, "gap"]]]  # fmt: skip
+    assert (found["pieces"], found["none"], found["extent"]) == ([[[1, 2]], [[4, 1]], [[6, 3]]], [], [1, 3])
+
+
 LARGE = """async () => {
   const { ascending, closest, nearest, needed } = await import('./points.js');
   const points = Array.from({ length: 100_000 }, (_, at) => [at, at === 77_777 ? 9 : Math.sin(at)]);

@@ -3,9 +3,9 @@
 
 import { fresh, h, s, say } from "./dom.js";
 import { count, NONE } from "./numbers.js";
-import { ascending, closest, extent, nearest, needed } from "./points.js";
+import { ascending, closest, extent, nearest, needed, pieces } from "./points.js";
 import { csvOf, handOver, pngOf, svgOf } from "./saving.js";
-import { scale, told } from "./scale.js";
+import { scale, written } from "./scale.js";
 
 const HEIGHT = 210;
 const LETTER = 7.6; // pixels that a digit of an axis takes
@@ -13,7 +13,7 @@ const LEAPS = 20; // with Shift an arrow key goes so large a part of the way
 const MARGIN = { left: 30, right: 12, top: 10, bottom: 40 };
 export const COLOURS = 7; // classes c0 … c6 of the style sheet: Okabe and Ito's, which colour-blind people tell apart
 
-/** `axis` names the horizontal one, `at` a place of it. `series`: [{name, points: [[x, y], …], thin}]. `from`, `to` are what the axis must reach; a `share` is at most one. */
+/** `axis` names the horizontal one, `at` a place of it. `series`: [{name, points: [[x, y], …], thin}]; a y that is not finite is told as such, and a gap of the line. `from`, `to` are what the axis must reach; a `share` is at most one. */
 export function chart({ title, unit, format, from, to, share, axis = "optimizer steps", at: word = "step" }) {
   const drawing = s("svg", { height: HEIGHT, role: "img" });
   const where = h("span");
@@ -35,7 +35,7 @@ export function chart({ title, unit, format, from, to, share, axis = "optimizer 
 
   function draw(series) {
     // Charts of the same runs have the same colours, whatever there is to draw of each.
-    all = series.map((one, number) => ({ ...one, points: ascending(one.points), colour: `c${number % COLOURS}` })).filter((one) => one.points.length);
+    all = series.map((one, number) => ({ ...one, points: ascending(one.points), colour: `c${number % COLOURS}` })).filter((one) => one.points.some(([, y]) => Number.isFinite(y)));
     choose();
   }
 
@@ -74,7 +74,7 @@ export function chart({ title, unit, format, from, to, share, axis = "optimizer 
     drawing.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     const ys = [...extent(shown), from, to].filter((one) => one !== undefined);
     const y = scale(ys, HEIGHT - MARGIN.bottom, MARGIN.top, { most: 4, share });
-    const label = told(y.ticks, format);
+    const label = written(y.ticks, format);
     const left = Math.max(MARGIN.left, ...y.ticks.map((tick) => 12 + LETTER * label(tick).length));
     const x = scale([places[0], places.at(-1)], left, width - MARGIN.right, { whole: true, most: Math.max(2, Math.floor((width - left) / 80)) });
     scales = { x, y };
@@ -91,7 +91,11 @@ export function chart({ title, unit, format, from, to, share, axis = "optimizer 
   }
 
   function summary() {
-    return `${title}: ${shown.map((one) => `${one.name} from ${format(one.points[0][1])} to ${format(one.points.at(-1)[1])}`).join("; ")}`;
+    return `${title}: ${shown.map((one) => `${one.name} from ${told(one.points[0])} to ${told(one.points.at(-1))}`).join("; ")}`;
+  }
+
+  function told([, y]) {
+    return Number.isFinite(y) ? format(y) : "not finite";
   }
 
   /** What every series says at a place, or where it was measured nearest to it; null is the newest of each, or the last place. */
@@ -106,8 +110,8 @@ export function chart({ title, unit, format, from, to, share, axis = "optimizer 
       const [value, elsewhere] = legend.children[number].firstChild.lastChild.children;
       const off = hidden.has(one.name);
       const found = off ? null : newest ? one.points.at(-1) : nearest(one.points, x);
-      if (found && at !== null) cursor.append(s("circle", { class: one.colour, cx: scales.x.at(found[0]), cy: scales.y.at(found[1]), r: 3.5 }));
-      say(value, found ? format(found[1]) : off ? "" : NONE);
+      if (found && at !== null && Number.isFinite(found[1])) cursor.append(s("circle", { class: one.colour, cx: scales.x.at(found[0]), cy: scales.y.at(found[1]), r: 3.5 }));
+      say(value, found ? told(found) : off ? "" : NONE);
       say(elsewhere, found && !newest && found[0] !== x ? ` at ${word} ${count(found[0])}` : "");
     });
     say(where, newest ? "latest" : `${word} ${count(x)}`);
@@ -163,9 +167,10 @@ const SAVED = {
 };
 
 function line(one, x, y) {
-  const path = needed(one.points, (px) => Math.round(x.at(px))).map(([px, py], at) => `${at ? "L" : "M"}${x.at(px).toFixed(1)} ${y.at(py).toFixed(1)}`).join("");
-  const alone = one.points.length < 12;
+  const parts = pieces(one.points);
+  const path = parts.flatMap((part) => needed(part, (px) => Math.round(x.at(px))).map(([px, py], at) => `${at ? "L" : "M"}${x.at(px).toFixed(1)} ${y.at(py).toFixed(1)}`)).join("");
+  const dots = one.points.length < 12 ? parts.flat() : parts.filter((part) => part.length === 1).flat(); // what is alone is no line
   return s("g", { class: `line ${one.colour}${one.thin ? " thin" : ""}` },
     s("path", { d: path, fill: "none" }),
-    alone && one.points.map(([px, py]) => s("circle", { cx: x.at(px), cy: y.at(py), r: 2.5 })));
+    dots.map(([px, py]) => s("circle", { cx: x.at(px), cy: y.at(py), r: 2.5 })));
 }

@@ -7,6 +7,7 @@ export function described(columns, rows) {
   const steps = rows.filter((row) => row.kind === "train");
   const epochs = rows.filter((row) => row.kind === "epoch");
   const all = [...steps, ...epochs].sort((a, b) => a.updates - b.updates);
+  const taus = (name) => points(all.filter((row) => has(row, name)), name); // one kind of rows may have what the other has not
   const layers = (prefix) => columns.filter((name) => name.startsWith(prefix)).map((name) => ({ name: name.slice(prefix.length), points: points(epochs, name) }));
   return [
     { title: "Loss", format: number, series: [
@@ -19,16 +20,25 @@ export function described(columns, rows) {
       { name: "top-5", points: points(epochs, "val.top5") },
     ] },
     { title: "Temperature τ", format: number, from: 0, series: apart(rows)
-      ? [{ name: "positions", points: points(all, "temperature") }, { name: "gates", points: points(all, "gate_temperature") }]
-      : [{ name: "τ", points: points(all, "temperature") }] },
+      ? [{ name: "positions", points: taus("temperature") }, { name: "gates", points: taus("gate_temperature") }]
+      : [{ name: "τ", points: taus("temperature") }] },
     { title: "Gates σ(λ/τ), mean of a layer’s heads of the taps", format: number, from: 0, to: 1, series: layers("gate_mean.") },
     { title: "Spans 1/α, mean of a layer’s heads of the taps", unit: "pixels²", format: number, series: layers("span_mean.") },
   ].filter(({ series }) => series.some((one) => one.points.length));
 }
 
-/** A column of some rows against optimizer steps: every point that was measured, for a chart thins out only its lines. */
+/**
+ * A column of some rows against optimizer steps, from the first row on that has it; NaN where a row has no finite value. All that was
+ * measured, for a chart thins out only its lines; nothing if none of it can be drawn.
+ */
 export function points(rows, column) {
-  return rows.map((row) => [Number(row.updates), value(row[column])]).filter(([, y]) => y !== null);
+  const first = rows.findIndex((row) => has(row, column));
+  const all = first < 0 ? [] : rows.slice(first).map((row) => [Number(row.updates), value(row[column]) ?? NaN]);
+  return all.some(([, y]) => Number.isFinite(y)) ? all : [];
+}
+
+function has(row, column) {
+  return row[column] !== undefined && row[column] !== null && row[column] !== "";
 }
 
 /** Whether the gates have another τ than the positions in some row; pictures ask the same (`apart` in training.py). */

@@ -1,4 +1,5 @@
-// Points of a series, [[x, y], …] with ascending x: which of them a place is told by, and which of them a line needs.
+// Points of a series, [[x, y], …] with ascending x: which of them a place is told by, and which of them a line needs. Where y is
+// not finite there is a gap.
 
 /** As they are, or sorted where they do not ascend. */
 export function ascending(points) {
@@ -30,6 +31,17 @@ export function nearest(points, x) {
   return after && after[0] - x < x - before[0] ? after : before;
 }
 
+/** The pieces of a line, between its gaps. */
+export function pieces(points) {
+  const found = [];
+  points.forEach((point, at) => {
+    if (!Number.isFinite(point[1])) return;
+    if (at && Number.isFinite(points[at - 1][1])) found.at(-1).push(point);
+    else found.push([point]);
+  });
+  return found;
+}
+
 /** First, lowest, highest and last of all points in a `column` of pixels: the line is the same, and its peaks stay. */
 export function needed(points, column) {
   const kept = [];
@@ -50,6 +62,7 @@ export function extent(series) {
   let [low, high] = [Infinity, -Infinity];
   for (const { points } of series) {
     for (const [, y] of points) {
+      if (!Number.isFinite(y)) continue;
       low = Math.min(low, y);
       high = Math.max(high, y);
     }

@@ -8,7 +8,7 @@ const WIDE = 7; // pixels that a letter of it takes
 const SHARP = 2; // pixels of a PNG for one of the page
 const STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "opacity", "font-size", "font-family", "font-weight"];
 
-/** A column for the horizontal axis and one for each series; nothing where a series has no value. */
+/** A column for the horizontal axis and one for each series; nothing where a series has no value, nan where that is not finite. */
 export function csvOf(series, axis) {
   const values = series.map((one) => new Map(one.points));
   const places = [...new Set(series.flatMap((one) => one.points.map(([x]) => x)))].sort((a, b) => a - b);
@@ -18,6 +18,7 @@ export function csvOf(series, axis) {
 
 /** Spreadsheets compute what begins like a formula: a name that does has an apostrophe before it. Numbers are as they are. */
 function cell(value) {
+  if (Number.isNaN(value)) return "nan";
   const text = typeof value === "string" && /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value);
   return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }

@@ -34,7 +34,7 @@ export function scale(values, a, b, { whole = false, most = 4, share = false } =
 }
 
 /** A way to write round numbers in as many digits as they have. */
-export function told(ticks, format) {
+export function written(ticks, format) {
   let digits = 2;
   while (digits < 9 && ticks.some((tick) => Number(tick.toPrecision(digits)) !== tick)) digits += 1;
   return (tick) => format(tick, digits);

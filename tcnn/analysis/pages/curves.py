@@ -7,7 +7,7 @@ from typing import Any
 from tcnn.analysis.reading.evaluations import EvaluatedRow, titles
 
 MOST_STEPS = 2000
-"""Steps of a run that a page has; of more, those that a curve needs."""
+"""Steps of a run that a page has, besides those without a finite loss; of more, those that a curve needs."""
 DRAWN = (
     "kind", "updates", "epoch", "loss", "temperature", "gate_temperature", "train_loss", "val", "gate_mean",
     "span_mean",
@@ -17,14 +17,17 @@ Chart = dict[str, Any]
 
 
 def curves_of_training(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of a run with what curves are drawn of: every epoch, and at most `MOST_STEPS` steps as they are."""
+    """The rows of a run with what curves are drawn of: every epoch, and steps as they are, of more than `MOST_STEPS`
+    those that a curve needs.
+    """
     steps = [row for row in rows if row.get("kind") == "train"]
     kept = [*_needed(steps), *(row for row in rows if row.get("kind") == "epoch")]
     return [{name: _finite(row[name]) for name in DRAWN if name in row} for row in kept]
 
 
 def _needed(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """All if they are few; else the first, the last, and between them the lowest and highest loss of every so many.
+    """All if they are few; else the first, the last, and between them the lowest and highest loss of every so many, and
+    the first that is not finite, where the curve has a gap.
 
     A mean was never measured, and of every n-th step alone the curve would lack its peaks.
     """
@@ -34,9 +37,10 @@ def _needed(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     kept = {0, len(steps) - 1}
     for start in range(1, len(steps) - 1, size):
         group = range(start, min(start + size, len(steps) - 1))
-        measured = [at for at in group if _measured(steps[at].get("loss"))] or group[:1]
-        losses: dict[int, Any] = {at: steps[at].get("loss") for at in measured}
-        kept |= {min(losses, key=losses.__getitem__), max(losses, key=losses.__getitem__)}
+        losses: dict[int, Any] = {at: steps[at].get("loss") for at in group if _measured(steps[at].get("loss"))}
+        if losses:
+            kept |= {min(losses, key=losses.__getitem__), max(losses, key=losses.__getitem__)}
+        kept |= set([at for at in group if at not in losses][:1])
     return [steps[at] for at in sorted(kept)]
 
 

@@ -42,7 +42,7 @@ def progress(rows: Rows) -> Figure | None:
         gates = _line(temperature, done, lambda row: row.get("gate_temperature"), style.VERMILLION, 1)
         _legend(temperature, {"positions": positions, "gates": gates})
     temperature.set_yscale("log")
-    drawn = [float(tau) for line in temperature.lines for tau in line.get_ydata()]
+    drawn = [tau for line in temperature.lines for tau in map(float, line.get_ydata()) if math.isfinite(tau)]
     temperature.set_ylim(min([1 / 60, *(tau / 1.3 for tau in drawn)]), max([1.4, *(tau * 1.3 for tau in drawn)]))
     temperature.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     temperature.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -102,13 +102,20 @@ def _heads(ax: Axes, done: Rows, key: str, name: str, colour: str, dashes: Any) 
 
 
 def _line(ax: Axes, done: Rows, value: Any, colour: str, dashes: int) -> Any:
-    points = [(row["epoch"] + 1, value(row)) for row in done]
-    points = [(at, number) for at, number in points if isinstance(number, int | float)]
-    if not points:
+    """Draw a value of every epoch, with a gap where it is not finite and a dot where one stands alone; or nothing."""
+    at, values = [row["epoch"] + 1 for row in done], [_finite(value(row)) for row in done]
+    there = [not math.isnan(one) for one in values]
+    if not any(there):
         return None
-    marker = "o" if len(points) == 1 else None
-    return ax.plot(*zip(*points, strict=True), color=colour, linewidth=1.8, linestyle=style.DASHES[dashes],
-                   marker=marker, markersize=4)[0]  # fmt: skip
+    around = zip([False, *there], there, [*there[1:], False], strict=False)
+    alone = [place for place, (before, own, after) in enumerate(around) if own and not (before or after)]
+    return ax.plot(at, values, color=colour, linewidth=1.8, linestyle=style.DASHES[dashes],
+                   marker="o" if alone else None, markevery=alone, markersize=4)[0]  # fmt: skip
+
+
+def _finite(value: Any) -> float:
+    """The value as a plot takes it: NaN where there is none, or one that is not finite."""
+    return value if isinstance(value, int | float) and math.isfinite(value) else math.nan
 
 
 def _share(row: Mapping[str, Any], name: str) -> float | None:
