@@ -37,6 +37,8 @@ class AttentionAt:
     """Position (row, column) of the query on the padded map: the nearest to the requested one."""
     gate: Tensor | None
     """Gate σ(λ/τ), (K,): 1 is positional attention only, 0 content only. None where a layer has no positional part."""
+    gates: list[float | None] | None
+    """The same as numbers, None for content heads, which have no gate and are as one of 0."""
     content: Tensor
     """Content attention, (B, K, H, W)."""
     positional: Tensor | None
@@ -150,6 +152,7 @@ def _at(layer: RecordedLayer, y: float, x: float) -> AttentionAt:
         padding=grid.padding,
         query=grid.place((i, j)),
         gate=layer.gate,
+        gates=layer.gates,
         content=on_map(maps.content),
         positional=None if maps.positional is None else on_map(maps.positional),
         combined=on_map(maps.total),

@@ -168,8 +168,8 @@ def _head(layer: RecordedLayer, measures: Measures, number: int, real: bool) -> 
         facts["tap"] = divmod(number, geometry.kernel_size[1])
         facts["tap_offset"] = positions.tap_offsets(geometry)[number].tolist()
     positional = layer.strength is not None and number < len(layer.strength)
-    if layer.gate is not None and positional:
-        facts["gate"] = layer.gate[number].item()
+    if layer.gates is not None:
+        facts["gate"] = layer.gates[number]
     if positional and layer.strength is not None and layer.spans is not None and layer.centres is not None:
         strength = layer.strength[number].item()
         if strength > 0:
@@ -230,7 +230,7 @@ def layer_maps(at: AttentionAt) -> LayerMaps:
         layer=at.name,
         padding=at.padding,
         query=at.query,
-        gates=None if at.gate is None else at.gate.tolist(),
+        gates=at.gates,
         content=plain(at.content[0]),
         positional=None if at.positional is None else plain(at.positional_of(0)),
         combined=plain(at.combined[0]),

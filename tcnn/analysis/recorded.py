@@ -133,6 +133,14 @@ class RecordedLayer:
         return self.query.shape[1]
 
     @property
+    def gates(self) -> list[float | None] | None:
+        """The gate of every head, None for content heads, which have none; None for a layer without positions."""
+        if self.gate is None:
+            return None
+        positional = 0 if self.strength is None else len(self.strength)
+        return [gate if head < positional else None for head, gate in enumerate(self.gate.tolist())]
+
+    @property
     def prefix(self) -> int:
         """Number P of prefix keys without a position in the image: class, distillation and register tokens."""
         return self.key.shape[2] - self.grid.size[0] * self.grid.size[1]

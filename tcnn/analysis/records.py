@@ -80,7 +80,9 @@ class LayerMaps(_Record):
     layer: str
     padding: tuple[int, int, int, int] = Field(description="(left, right, top, bottom), pixels.")
     query: Pair = Field(description="(row, column) of the query in the padded map.")
-    gates: list[float] | None = Field(description="Share of position in `combined`; 0 for content heads.")
+    gates: list[float | None] | None = Field(
+        description="Share of position in `combined`; null for content heads, which have no positional part."
+    )
     content: list[Map]
     positional: list[Map] | None
     combined: list[Map]

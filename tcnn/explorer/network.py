@@ -107,7 +107,7 @@ def _described(layer: RecordedLayer) -> dict[str, Any]:
         "queries": grid.queries,
         "first": grid.first,
         "stride": grid.stride,
-        "gate": layer.gate.tolist(),
+        "gate": layer.gates,
         "temperature": layer.temperature,
         **circles(layer),
         "rows": _packed(rows),

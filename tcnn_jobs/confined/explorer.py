@@ -115,7 +115,7 @@ class Explorer:
                     "size": layer.size,
                     "padding": layer.padding,
                     "query": layer.query,
-                    "gate": None if layer.gate is None else layer.gate.tolist(),
+                    "gate": layer.gates,
                     "temperature": encoded.layers[layer.name].temperature,
                     **circles(encoded.layers[layer.name]),
                     "content": _packed(layer.content[0]),
@@ -159,7 +159,7 @@ def _layer(name: str, kept: "RecordedLayer") -> dict[str, Any]:
         "queries": kept.grid.queries,
         "first": kept.grid.first,
         "stride": kept.grid.stride,
-        "gate": None if kept.gate is None else kept.gate.tolist(),
+        "gate": kept.gates,
         "temperature": kept.temperature,
     }
 

@@ -18,6 +18,7 @@ from torch import nn
 import tcnn
 from tcnn.analysis.attention import attention_at, encode
 from tcnn.analysis.measures import measure
+from tcnn.analysis.plots import maps
 from tcnn.analysis.reading.rundirs import checkpoint_of
 from tcnn.analysis.records import Inspection
 from tcnn.errors import EnvironmentFailure, RequestError
@@ -61,10 +62,12 @@ def test_a_converted_model(converted: nn.Module, pictures: Path) -> None:
 def test_content_heads_have_no_gate_wherever_a_layer_is_told_of(
     lively: Callable[..., nn.Module], tmp_path: Path
 ) -> None:
-    """In an inspection, in what training records, and in the report of both."""
+    """In an inspection and its maps, in what training records, and in the report of both."""
     model = tcnn.convert(lively(num_classes=3), content_heads=2, target="layer4.0.conv1").model
-    found = tcnn.inspect(model, torch.randn(1, 3, 64, 64), shown=0)
+    found = tcnn.inspect(model, torch.randn(1, 3, 64, 64), shown=1)
     (layer,) = found.layers
+    assert found.pictures[0].layers[0].gates == [1.0] * 9 + [None] * 2
+    assert len(maps.maps(found.pictures[0], "combined")) == 1
     assert [head.gate for head in layer.heads] == [1.0] * 9 + [None] * 2
     assert found.rows()[1][2:4] == ("11", "1.00–1.00")
     state = layer_state(model)

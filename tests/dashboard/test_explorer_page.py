@@ -21,6 +21,8 @@ from tcnn.analysis.recorded import Grid
 
 expect = sync_api.expect
 SIDE, HEADS, QUERY = 8, 4, (4, 4)
+Gates = list[float | None]
+GATES: Gates = [0.1, 0.9, 0.5, 0.5]
 LEFT_OUT = "left out: conv1, as its map is unknown"
 DOT = "data:image/gif;base64,R0lGODlhAQABAIAAAP///wAAACH5BAAAAAAALAAAAAABAAEAAAICRAEAOw=="
 
@@ -32,33 +34,35 @@ def packed(places: list[tuple[int, int]]) -> str:
     return base64.b64encode(struct.pack(f"<{len(flat)}f", *flat)).decode()
 
 
-def answered(asked: dict[str, list[str]], label: str = "cat") -> dict[str, Any]:
-    """Head k looks k pixels to the right, as training began all do so at the pixel itself; gates 0.1, 0.9, 0.5, 0.5."""
+def answered(asked: dict[str, list[str]], label: str = "cat", gates: Gates = GATES) -> dict[str, Any]:
+    """Head k looks k pixels to the right, as training began all do so at the pixel itself."""
     start = asked.get("checkpoint") == ["start"]
     temperature = float(asked.get("temperature", ["0.0217" if start else "1"])[0])
     far = [0] * HEADS if start else range(HEADS)
     content = packed([(QUERY[0], QUERY[1] + by) for by in far])
     layer = {
         "name": "conv2", "size": [SIDE, SIDE], "padding": [0, 0, 0, 0], "query": list(QUERY),
-        "gate": [0.1, 0.9, 0.5, 0.5], "temperature": temperature, "centres": [[0, by] for by in far],
+        "gate": gates, "temperature": temperature, "centres": [[0, by] for by in far],
         "radii": [[0.8, 1.5]] * HEADS, "content": content, "positional": content,
     }  # fmt: skip
     return {"layers": [layer], "says": [{"label": "tench" if start else label, "share": 0.9}]}
 
 
-def explored(server: Server, story: Story, open_page: Open, asked: str = "", label: str = "cat") -> Any:
+def explored(
+    server: Server, story: Story, open_page: Open, asked: str = "", label: str = "cat", gates: Gates = GATES
+) -> Any:
     """The explorer's page on answers that are known."""
     page = open_page("about:blank")
-    known(page, label=label)
+    known(page, label=label, gates=gates)
     page.goto(f"{server.url}/#/jobs/{story.succeeded.job}/attention{asked}")
     expect(page.locator(".tile")).to_have_count(HEADS)
     return page
 
 
-def known(page: Any, alive: Callable[[], bool] = lambda: True, label: str = "cat") -> None:
+def known(page: Any, alive: Callable[[], bool] = lambda: True, label: str = "cat", gates: Gates = GATES) -> None:
     """Answer in the place of a server that is alive."""
     view = {"name": "conv2", "heads": HEADS, "kernel": [2, 2], "size": [SIDE, SIDE], "queries": [SIDE, SIDE],
-            "padding": [0, 0, 0, 0], "first": [0, 0], "stride": [1, 1], "gate": [0.1, 0.9, 0.5, 0.5],
+            "padding": [0, 0, 0, 0], "first": [0, 0], "stride": [1, 1], "gate": gates,
             "temperature": 1.0}  # fmt: skip
     seen = {"id": "img_0", "width": 1, "height": 1, "picture": DOT, "truth": label, "layers": [view], "says": [],
             "checkpoints": ["start", "last"], "notes": [LEFT_OUT]}  # fmt: skip
@@ -68,7 +72,7 @@ def known(page: Any, alive: Callable[[], bool] = lambda: True, label: str = "cat
 
     def ask(route: Any) -> None:
         asked = parse_qs(urlsplit(route.request.url).query)
-        route.fulfill(json=answered(asked, label)) if alive() else route.abort()
+        route.fulfill(json=answered(asked, label, gates)) if alive() else route.abort()
 
     page.route(re.compile("/attention/images"), look)
     page.route(re.compile("/attention/img_0"), ask)
@@ -120,6 +124,21 @@ def test_heads_and_temperature(server: Server, story: Story, open_page: Open) ->
     expect(page.get_by_label("Compare with")).to_have_value("start")
     page.get_by_role("button", name="As trained").click()
     expect(page.locator(".stage figcaption").first).to_contain_text("τ 1,")
+
+
+def test_a_content_head_has_no_gate(server: Server, story: Story, open_page: Open) -> None:
+    """Nothing is said of it; by gate it comes last."""
+    page = explored(server, story, open_page, "?beside=start&order=gate", gates=[0.1, 0.9, 0.5, None])
+    tiles, caption = page.locator(".tile"), page.locator(".stage figcaption").nth(1)
+    expect(tiles.first).to_have_attribute("data-head", "2")
+    assert [tiles.nth(k).get_attribute("data-head") for k in range(HEADS)] == ["2", "3", "1", "4"]
+    expect(tiles.nth(2)).to_contain_text("gate 0.1")
+    expect(tiles.nth(3)).not_to_contain_text("gate")
+    expect(tiles.nth(3)).not_to_have_attribute("aria-label", re.compile("gate"))
+    tiles.nth(2).click()
+    expect(caption).to_contain_text("τ 0.0217, gate 0.1.")
+    tiles.nth(3).click()
+    expect(caption).to_contain_text("τ 0.0217.")
 
 
 PLACED = """([places, taus]) => import("./attention/views.js").then(({ tauAt, placeOf }) =>

@@ -69,7 +69,7 @@ def test_the_files_give_the_maps_of_inspect(written: tuple[nn.Module, Path]) -> 
         )
         content = found["content_0"].reshape(9, down, across, height, width)[:, i, j]
         positional = rows.reshape(9, down, height)[:, i, :, None] * columns.reshape(9, across, width)[:, j, None]
-        gate = numpy.array(layer["gate"])[:, None, None]
+        gate = numpy.array([one or 0 for one in layer["gate"]])[:, None, None]
         numpy.testing.assert_allclose(
             (1 - gate) * content + gate * positional, expected.combined[0].detach(), atol=1e-6
         )

@@ -31,9 +31,9 @@ def image() -> Tensor:
     return torch.rand(1, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
 
 
-def converted(seed: int) -> nn.Module:
+def converted(seed: int, content_heads: int = 0) -> nn.Module:
     torch.manual_seed(seed)
-    return tcnn.convert(timm.create_model("test_resnet", num_classes=3)).model
+    return tcnn.convert(timm.create_model("test_resnet", num_classes=3), content_heads=content_heads).model
 
 
 def test_a_temperature_is_the_models_for_a_while(image: Tensor) -> None:
@@ -92,6 +92,15 @@ def test_circles_are_those_of_an_inspection(tmp_path: Path) -> None:
         assert large == pytest.approx([2 * radius for radius in small])  # r² grows with τ
         assert small[1] / small[0] == pytest.approx((math.log(10) / math.log(2)) ** 0.5)
     assert at_one["temperature"] == 1 and found["layers"][0]["temperature"] == pytest.approx(1 / 46)
+
+
+def test_content_heads_have_no_gate(tmp_path: Path) -> None:
+    explorer = Explorer(str(tcnn.save(converted(0, content_heads=2), tmp_path / "t.safetensors")))
+    picture = tmp_path / "0.png"
+    Image.new("RGB", (SIDE, SIDE), "red").save(picture)
+    found = explorer.open(picture)
+    for layers in (found["layers"], explorer.at(found["id"], 0.5, 0.5, None, 1.0)["layers"]):
+        assert all(None not in layer["gate"][:9] and layer["gate"][9:] == [None] * 2 for layer in layers)
 
 
 def test_layers_that_are_left_out_are_named(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ export function floats(text) {
   return new Float32Array(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
 }
 
-/** A layer with its maps, and the combined one: (1 − gate)·content + gate·positional; `positional` may be null. */
+/** A layer with its maps, and the combined one: (1 − gate)·content + gate·positional, content alone of heads without a gate; `positional` may be null. */
 export function mixed(layer, content, positional) {
   const size = layer.size[0] * layer.size[1];
   const combined = positional === null ? content : content.map((value, at) => {
-    const gate = layer.gate[Math.floor(at / size)];
+    const gate = layer.gate[Math.floor(at / size)] ?? 0;
     return (1 - gate) * value + gate * positional[at];
   });
   return { ...layer, maps: { content, positional: positional ?? content, combined } };

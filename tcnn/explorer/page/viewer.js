@@ -190,8 +190,9 @@ export function viewer({ place = [0.5, 0.5], part = "combined", order = "kernel"
 
   function drawFigure({ canvas, caption }, layer, answer) {
     const { head } = state.chosen;
+    const gate = layer.gate?.[head] ?? null; // none of the mean of all heads, nor of a content head
     drawPicture(canvas, layer, head, state.part, state.picture, { own: state.own, circles: state.circles && Boolean(layer.centres) });
-    const facts = [answer.caption, answer.caption && `τ ${number(layer.temperature)}`, head !== null && layer.gate && `gate ${number(layer.gate[head], 2)}`].filter(Boolean);
+    const facts = [answer.caption, answer.caption && `τ ${number(layer.temperature)}`, gate !== null && `gate ${number(gate, 2)}`].filter(Boolean);
     say(caption, facts.length ? `${facts.join(", ")}. ${answer.caption ? heard(answer.says) : ""}` : "");
   }
 

@@ -48,7 +48,10 @@ class LayerView(BaseModel):
     queries: tuple[int, int]
     first: tuple[int, int] = Field(description="Position of the first query.")
     stride: tuple[int, int] = Field(description="Distance from one query to the next.")
-    gate: list[float] | None = Field(description="Gate σ(λ/τ) of every head: 1 is position only, 0 content only.")
+    gate: list[float | None] | None = Field(
+        description="Gate σ(λ/τ) of every head: 1 is position only, 0 content only; null for content heads, which have "
+        "none."
+    )
     temperature: float = Field(description="Temperature τ.")
 
 
@@ -62,7 +65,7 @@ class MapsView(BaseModel):
     size: tuple[int, int]
     padding: tuple[int, int, int, int]
     query: tuple[int, int] = Field(description="The query nearest to the given point, (row, column) of the padded map.")
-    gate: list[float] | None
+    gate: list[float | None] | None
     temperature: float = Field(description="Temperature τ.")
     centres: list[tuple[float, float] | None] | None = Field(
         description="Centre of each head's positional attention, (row, column) in pixels from the query; "
@@ -72,7 +75,9 @@ class MapsView(BaseModel):
         description="Radii of the circles around the centres that contain 50 % and 90 % of it, in pixels of the map."
     )
     content: str = Field(description=f"softmax(QKᵀ/√d). {MAP}")
-    positional: str | None = Field(description=f"{MAP} The attention is (1 − gate)·content + gate·positional.")
+    positional: str | None = Field(
+        description=f"{MAP} The attention is (1 − gate)·content + gate·positional, or content where the gate is null."
+    )
 
 
 class AttentionView(BaseModel):
