@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
-from tcnn.formatting import duration
+from tcnn.formatting import duration, some
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,7 +65,7 @@ def counted_images(quiet: bool = False) -> Iterator[ImageCount]:
 
         def count(done: int, total: int, what: str) -> None:
             left = (time.monotonic() - started) * (total - done) / done if done else None
-            facts = f"{done}/{total} images" + ("" if left is None else f", {duration(left)} left")
+            facts = f"{done}/{some(total, 'image')}" + ("" if left is None else f", {duration(left)} left")
             shown.update(100 * done / max(1, total), what, lambda width: facts)
 
         yield count

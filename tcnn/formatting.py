@@ -18,6 +18,11 @@ def some(count: int, noun: str) -> str:
     return f"{count} {noun}{ending}"
 
 
+def unreadable(images: int) -> str:
+    """What is said of so many files that are no images."""
+    return f"{some(images, 'image')} cannot be read and {'is' if images == 1 else 'are'} left out"
+
+
 def few(names: Sequence[str]) -> str:
     """The first three names, and how many more there are."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

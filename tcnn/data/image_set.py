@@ -29,7 +29,7 @@ from tcnn.data.sources.tar import open_tar
 from tcnn.data.sources.torchvision_sets import ArraySource, open_torch
 from tcnn.data.transforms import training_transform
 from tcnn.errors import RequestError, TcnnError, one_line
-from tcnn.formatting import few
+from tcnn.formatting import few, some
 
 __all__ = ["ImageSet", "UnreadableImage", "class_balanced", "open_dataset", "split_off", "training_transform"]
 
@@ -71,7 +71,7 @@ class ImageSet:
         return len(self.targets)
 
     def __repr__(self) -> str:
-        return f"ImageSet({len(self)} images of {len(self.class_names)} classes)"
+        return f"ImageSet({some(len(self), 'image')} of {some(len(self.class_names), 'class')})"
 
     def load(self, index: int) -> tuple[Image.Image, int]:
         """Decode an image, RGB or L; returns it with its class. Raises `UnreadableImage`, `IndexError`."""

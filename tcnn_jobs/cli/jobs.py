@@ -7,6 +7,7 @@ import typer
 
 from tcnn.cli.options.shared import AsJson
 from tcnn.errors import RequestError
+from tcnn.formatting import some
 from tcnn_jobs.cli import listing, submit
 from tcnn_jobs.cli.options import JobId, Key, Server, connect, print_json
 
@@ -226,8 +227,8 @@ def upload(
         return
     about = {
         FileKind.CHECKPOINT: lambda: found["base_model"],
-        FileKind.WEIGHTS: lambda: f"{found['tensors']} tensors of {found['architecture'] or 'a CNN'}",
-        FileKind.DATASET: lambda: f"{found['images']} images of {len(found['classes'])} classes",
+        FileKind.WEIGHTS: lambda: f"{some(found['tensors'], 'tensor')} of {found['architecture'] or 'a CNN'}",
+        FileKind.DATASET: lambda: f"{some(found['images'], 'image')} of {some(len(found['classes']), 'class')}",
     }
     typer.echo(found["id"])
     typer.echo(about[kind](), err=True)

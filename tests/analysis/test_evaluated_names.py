@@ -73,6 +73,13 @@ def test_tables_of_a_page(tmp_path: Path) -> None:
     assert f"corruption{heads}fog" in "".join(page.text.splitlines())
 
 
+@pytest.mark.parametrize(("images", "said"), [(1, "pets: 1 image"), (2000, "pets: 2,000 images")])
+def test_counts_of_one_are_no_plurals(images: int, said: str, tmp_path: Path) -> None:
+    found = evaluated().model_copy(update={"images": images})
+    (tmp_path / "evaluation.json").write_text(json.dumps(found.model_dump(mode="json")))
+    assert said in made_up.Page(str(report(tmp_path))).text.splitlines()
+
+
 def test_models_that_get_one_name_keep_lines_of_their_own() -> None:
     """Two uploads, each called best.safetensors: not one line that goes through the points of both."""
     rows = tuple(made_up.evaluated(f"ckpt_{n}", top1, size) for n, top1 in ((1, 0.5), (2, 0.7)) for size in (64, 96))

@@ -104,7 +104,7 @@ def test_what_cannot_be_read_is_named(tcnn: Any, checkpoint: Path, pets: Path) -
     (pets / "cat" / "broken.png").write_text("no picture")
     result = tcnn("evaluate", "t.safetensors", "--data", "pets", "--size", 32)
     assert result.code == 0
-    assert "1 images cannot be read and are left out" in " ".join(result.out.split())
+    assert "1 image cannot be read and is left out" in " ".join(result.out.split())
     assert "broken.png" in "".join(result.out.split())
 
 

@@ -12,6 +12,7 @@ from tcnn.analysis.charts import bundle
 from tcnn.analysis.plots import gallery, style
 from tcnn.characters import visible
 from tcnn.errors import shorten
+from tcnn.formatting import some
 
 SVG_LIMIT = 400_000
 """Characters; a larger SVG is embedded as PNG."""
@@ -86,7 +87,13 @@ def _number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
 
 
+def _some(count: int, noun: str) -> str:
+    """As `some`, with separators of thousands as in all numbers of a page."""
+    return f"{_number(count)} {some(count, noun).partition(' ')[2]}"
+
+
 FILTERS = {
-    "percent": _percent, "number": _number, "two": "{:.2f}".format, "brief": lambda text: shorten(str(text), 400),
+    "percent": _percent, "number": _number, "some": _some, "two": "{:.2f}".format,
+    "brief": lambda text: shorten(str(text), 400),
 }  # fmt: skip
-"""Template filters for numbers and long texts."""
+"""Template filters for numbers, counts and long texts."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tcnn.cli.output import console
 from tcnn.errors import RequestError
+from tcnn.formatting import some, unreadable
 
 if TYPE_CHECKING:
     from tcnn.checkpoints.opening import Opener
@@ -63,7 +64,7 @@ def _show(rows: "Sequence[ShapeBias]", folder: str) -> None:
     from rich.table import Table
 
     out = console.stdout()
-    table = Table(title=f"{folder}: {rows[0].images} images", title_justify="left", box=None, pad_edge=False)
+    table = Table(title=f"{folder}: {some(rows[0].images, 'image')}", title_justify="left", box=None, pad_edge=False)
     for word in ("model", "shape", "texture", "neither", "shape bias", "95 %"):
         table.add_column(word, justify="left" if word == "model" else "right", overflow="fold")
     for row in rows:
@@ -77,4 +78,4 @@ def _show(rows: "Sequence[ShapeBias]", folder: str) -> None:
     out.print("shape bias: shape decisions among those for shape or texture (Geirhos et al. 2019)", markup=False)
     lost = max(rows, key=lambda row: len(row.unreadable))
     if lost.unreadable:
-        out.print(f"{len(lost.unreadable)} images cannot be read and are left out: {lost.unreadable[0]}", markup=False)
+        out.print(f"{unreadable(len(lost.unreadable))}: {lost.unreadable[0]}", markup=False)

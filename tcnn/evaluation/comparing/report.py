@@ -10,7 +10,7 @@ from tcnn.evaluation.comparing.paired import PairedDifference
 from tcnn.evaluation.comparing.single_images import Mistake, ModelChange
 from tcnn.evaluation.imagenet_variants import corruption_errors
 from tcnn.evaluation.scores import Evaluation, Score
-from tcnn.formatting import Printed, columns, scale, some
+from tcnn.formatting import Printed, columns, scale, some, unreadable
 
 TIMM_COLUMNS = (
     "model", "img_size", "top1", "top1_err", "top5", "top5_err", "param_count", "crop_pct", "interpolation",
@@ -248,7 +248,7 @@ def notes(result: Comparison) -> Iterator[str]:
     worst = max(result.rows, key=lambda row: row.unreadable_count)
     if worst.unreadable_count:
         named = ", ".join(worst.unreadable[:3]) + (" …" if worst.unreadable_count > 3 else "")
-        yield f"{worst.unreadable_count} images cannot be read and are left out: {named}"
+        yield f"{unreadable(worst.unreadable_count)}: {named}"
 
 
 def _points(found: Estimate | None) -> str:

@@ -14,6 +14,7 @@ from tcnn.data.order import step_seed
 from tcnn.errors import DivergedError, EnvironmentFailure, RequestError, StorageError
 from tcnn.evaluation.evaluate import evaluate
 from tcnn.evaluation.scores import Evaluation
+from tcnn.formatting import some
 from tcnn.training.distributed import Processes
 from tcnn.training.preparing.converted import conversion_at
 from tcnn.training.preparing.prepare import Start
@@ -186,7 +187,7 @@ class Trainer:
                         f"out of memory on device {self.device}; go on with --resume --set micro_batch={smaller}"
                     ) from error
             self.position.chunk = smaller
-            self.recorder.warn(f"out of memory: going on with {smaller} images at a time")
+            self.recorder.warn(f"out of memory: going on with {some(smaller, 'image')} at a time")
             self._prepare_step()
 
     def _log_step(self, loss: float, rate: float) -> None:

@@ -10,6 +10,7 @@ from tcnn.cli.options.shared import Amp, AnyCheckpoint, AsJson, CropPct, DeviceN
 from tcnn.cli.options.spellings import image_size, model_arguments, sides
 from tcnn.cli.output import console
 from tcnn.errors import RequestError
+from tcnn.formatting import some
 from tcnn.processes import keep_freed_memory, loading
 
 if TYPE_CHECKING:
@@ -118,7 +119,9 @@ def _show(report: "PredictionReport", out: "Console") -> None:
     if len(report.models) == 2 and report.compared is None:
         out.print("the models have different classes, so their predictions are not compared", markup=False)
     if report.compared is not None:
-        out.print(f"the same first answer on {report.same_first_guess} of {report.compared} images", markup=False)
+        out.print(
+            f"the same first answer on {report.same_first_guess} of {some(report.compared, 'image')}", markup=False
+        )
 
 
 def _write_csv(found: "dict[str, list[Prediction]]", file: Path, force: bool) -> None:
