@@ -136,6 +136,9 @@ def test_an_epochs_line() -> None:
     line = epoch_line(row, 3725)
     assert line == "epoch 50: loss 12.346, top-1 45.7%, lr 1.0e-04, τ 0.500, 1:02:05, best so far"
     assert len(line) <= 80
+    apart = epoch_line({**row, "gate_temperature": 0.25}, 5)
+    assert apart == "epoch 50: loss 12.346, top-1 45.7%, lr 1.0e-04, τ 0.500 (gates 0.250), 0:05, best so far"
+    assert epoch_line({**row, "gate_temperature": 0.5}, 3725) == line
     cnn = epoch_line({**row, "temperature": None, "best": False}, 5)
     assert cnn == "epoch 50: loss 12.346, top-1 45.7%, lr 1.0e-04, 0:05"
 

@@ -104,13 +104,17 @@ def test_the_checkpoints_say_how_they_were_trained(done: Path) -> None:
         assert section["model"] == "test_resnet"
 
 
+TAUS = ("temperature", "gate_temperature")
+
+
 def test_summary_has_timms_columns(done: Path) -> None:
     rows = list(csv.DictReader((done / "summary.csv").open()))
-    assert list(rows[0]) == ["epoch", "train_loss", "eval_loss", "eval_top1", "eval_top5", "lr", "temperature"]
+    assert list(rows[0]) == ["epoch", "train_loss", "eval_loss", "eval_top1", "eval_top5", "lr", *TAUS]
     for shown, row in zip(rows, RunDirectory(done).rows("epoch"), strict=True):
         assert int(shown["epoch"]) == row["epoch"]
         assert float(shown["train_loss"]) == row["train_loss"]
         assert float(shown["eval_top1"]) == 100 * row["val"]["top1"]
+        assert [float(shown[tau]) for tau in TAUS] == [row[tau] for tau in TAUS]
         assert shown["eval_top5"] == "", "three classes have no top-5"
 
 

@@ -4,6 +4,7 @@ The lines come from metrics.jsonl, where the run writes them whichever processes
 reports. `tcnn finetune` and `tcnn jobs watch` show it, and so does `tcnn.finetune` in Python and in a notebook.
 """
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -143,15 +144,23 @@ class _Epochs:
 
 
 def epoch_line(row: Mapping[str, Any], seconds: float) -> str:
-    """A row of metrics.jsonl as one line of at most 80 characters."""
+    """A row of metrics.jsonl as one line, of at most 80 characters unless gates have a τ of their own."""
     val = row.get("val") or {}
-    loss, lr, temperature = row.get("train_loss"), row.get("lr"), row.get("temperature")
+    loss, lr = row.get("train_loss"), row.get("lr")
     parts = [
         "" if loss is None else f"loss {loss:.3f}",
         "" if val.get("top1") is None else f"top-1 {val['top1']:.1%}",
         "" if lr is None else f"lr {lr:.1e}",
-        "" if temperature is None else f"τ {temperature:.3f}",
+        _taus(row.get("temperature"), row.get("gate_temperature")),
         duration(seconds),
         "best so far" if row.get("best") else "",
     ]
     return f"epoch {row['epoch'] + 1}: {', '.join(filter(None, parts))}"
+
+
+def _taus(position: float | None, gate: float | None) -> str:
+    """τ of the positions, and of the gates where it is another one."""
+    if position is None:
+        return ""
+    apart = gate is not None and not math.isclose(gate, position, rel_tol=1e-6)
+    return f"τ {position:.3f} (gates {gate:.3f})" if apart else f"τ {position:.3f}"

@@ -2,7 +2,7 @@
 
 config.json          settings, data, model, versions
 metrics.jsonl        one line every few steps ("train") and every epoch ("epoch")
-summary.csv          one line per epoch, in timm's columns
+summary.csv          one line per epoch, in timm's columns and both τ
 converted.safetensors  the model before its first step, if it was converted on the way, with its verification
 best.safetensors     the best epoch's model
 last.safetensors     the last epoch's model
@@ -32,6 +32,8 @@ try:
 except ImportError:  # on Windows
     fcntl = None
 
+TAUS = ("temperature", "gate_temperature")
+"""Names of the τ of the positions and of the gates in rows of metrics."""
 COMPARISON = "before-after.json"
 """The comparison of its models before and after."""
 FILES = (
@@ -217,14 +219,14 @@ class RunDirectory:
         """Rewrite summary.csv from the epochs in metrics.jsonl; raises `StorageError`."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["epoch", "train_loss", "eval_loss", "eval_top1", "eval_top5", "lr", "temperature"])
+        writer.writerow(["epoch", "train_loss", "eval_loss", "eval_top1", "eval_top5", "lr", *TAUS])
         for row in self.rows("epoch"):
             val = row.get("val") or {}
             top5 = val.get("top5")
             writer.writerow(
                 [
                     row["epoch"], row["train_loss"], val.get("loss"), 100 * val.get("top1", 0.0),
-                    None if top5 is None else 100 * top5, row["lr"], row.get("temperature"),
+                    None if top5 is None else 100 * top5, row["lr"], *(row.get(tau) for tau in TAUS),
                 ]
             )  # fmt: skip
         self._write("summary.csv", text.getvalue())
