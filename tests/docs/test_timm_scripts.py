@@ -147,5 +147,9 @@ def test_examples_for_other_trainers(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for file in ("trained.safetensors", "trained-by-lightning.safetensors"):
         layer = next(module for module in tcnn.load(file).modules() if isinstance(module, tcnn.GPSA2d))
         assert layer.position_temperature == 1 and not (layer.gating_param == 1).all()
+    loaded, model = namespace["loaded"], namespace["converted"].eval()
+    assert any(isinstance(module, tcnn.GPSA2d) for module in loaded.modules())
+    image = torch.randn(1, 3, 64, 64)
+    assert torch.equal(loaded(image).logits, model(image).logits)
     (answer,) = tcnn.predict("trained.safetensors", "photos/cat/0.jpg", size=64)
     assert {guess.name for guess in answer.guesses} == {"cat", "dog"}
