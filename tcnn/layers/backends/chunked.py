@@ -19,7 +19,13 @@ from tcnn.layers.backends import chunked_passes, dense
 from tcnn.layers.backends.chunked_passes import Gradients
 from tcnn.layers.backends.chunks import ChunkPlan
 from tcnn.layers.backends.dense import Heads
-from tcnn.layers.terms.execution import differentiable_gradients, needs_gradients, runs_eagerly, without_autocast
+from tcnn.layers.terms.execution import (
+    differentiable_gradients,
+    differentiated_by_pytorch,
+    needs_gradients,
+    runs_eagerly,
+    without_autocast,
+)
 from tcnn.layers.terms.parameters import Parameters
 from tcnn.layers.terms.products import Matrix, Packed
 
@@ -95,7 +101,7 @@ class _Attention(torch.autograd.Function):
         (gradient,), saved = gradients, ctx.saved_tensors  # read once: checkpointing unpacks what is read
         given, activations, rest = saved[: ctx.count], saved[ctx.count :], ctx.rest
         with without_autocast(gradient.device.type):  # of whoever calls backward; the dtypes are the forward pass's
-            if torch.is_grad_enabled():  # second derivatives: every step must be differentiable by PyTorch
+            if differentiated_by_pytorch(gradient):
 
                 def plain(*places: Any) -> Tensor:
                     return dense.attend(*_unpack(places, rest))

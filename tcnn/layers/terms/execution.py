@@ -125,12 +125,30 @@ def as_multiplied(x: Tensor) -> Tensor:
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
+def is_batch_of_gradients(x: Tensor) -> bool:
+    """Whether this is several gradients in one, as `torch.autograd.grad` has them with `is_grads_batched`.
+
+    Every operator computes all of them, one by one where it must, but none may write into another tensor.
+    """
+    return not torch.compiler.is_compiling() and bool(torch._C._functorch.is_legacy_batchedtensor(x))
+
+
+def differentiated_by_pytorch(gradient: Tensor) -> bool:
+    """Whether a backward pass must leave derivatives to PyTorch: for second derivatives, or a batch of gradients."""
+    return torch.is_grad_enabled() or is_batch_of_gradients(gradient)
+
+
 def differentiable_gradients(
     compute: Callable[..., Tensor], tensors: Sequence[Tensor | None], wanted: Sequence[bool], gradient: Tensor
 ) -> list[Tensor | None]:
-    """Gradients of the wanted ones of the tensors that `compute` takes, themselves differentiable; else None."""
-    # So that one tensor in two places has two gradients.
-    places = [None if tensor is None else tensor.view_as(tensor) for tensor in tensors]
-    moving = [place for place, moves in zip(places, wanted, strict=True) if moves and place is not None]
-    found = iter(torch.autograd.grad(compute(*places), moving, gradient, create_graph=True))
+    """Gradients of the wanted ones of the tensors that `compute` takes, by PyTorch; else None.
+
+    Themselves differentiable where gradients are enabled, as they are for second derivatives.
+    """
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # So that one tensor in two places has two gradients.
+        places = [None if tensor is None else tensor.view_as(tensor) for tensor in tensors]
+        moving = [place for place, moves in zip(places, wanted, strict=True) if moves and place is not None]
+        found = iter(torch.autograd.grad(compute(*places), moving, gradient, create_graph=again))
     return [next(found) if moves else None for moves in wanted]

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
-from tcnn.layers.terms.execution import is_eager, is_transformed
+from tcnn.layers.terms.execution import is_batch_of_gradients, is_eager, is_transformed
 
 MIN_MULTIPLY_ADDS = 2**27
 """Number of multiply-adds from which oneDNN is faster; below it, the overhead of the call is larger than the gain."""
@@ -112,7 +112,10 @@ def packable(weight: Tensor) -> bool:
     )
     known = bool(torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled)
     return (
-        here and known and all(hasattr(_operators(), name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
+        here
+        and known
+        and not is_batch_of_gradients(weight)
+        and all(hasattr(_operators(), name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
     )
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tcnn.layers.terms.execution import differentiable_gradients, without_autocast
+from tcnn.layers.terms.execution import differentiable_gradients, differentiated_by_pytorch, without_autocast
 from tcnn.layers.terms.isotropic import strength_of
 from tcnn.layers.terms.positions import axis_attention, without_traces
 from tcnn.layers.triton import launches
@@ -51,7 +51,7 @@ class _Attention(torch.autograd.Function):
         inputs, kept = Inputs(*saved[: len(Inputs._fields)]), Kept(*saved[len(Inputs._fields) :])
         wanted = list(ctx.needs_input_grad[:-2])
         with without_autocast(gradient.device.type):
-            if torch.is_grad_enabled():  # second derivatives: every step must be differentiable by PyTorch
+            if differentiated_by_pytorch(gradient):
 
                 def plain(*places: Any) -> Tensor:
                     return _plain(Inputs(*places), ctx.sizes)

@@ -1,7 +1,7 @@
 """Wherever `nn.Conv2d` works, so does the layer, in every form: the rows are what PyTorch offers, the columns what a
 layer can be. Each is compared with the plain call, and what a convolution cannot do is not asked for.
 
-Compilers and function transforms are in test_citizenship_transforms.py.
+Compilers and function transforms are in test_citizenship_transforms.py, many gradients in test_gradient_batches.py.
 """
 
 import copy
