@@ -71,6 +71,19 @@ def _follows_size(module: nn.Module) -> str | None:
     return None
 
 
+def _drop_filters_that_nobody_reads(program: ExportedProgram, model: nn.Module) -> None:
+    """Take the filters that fused layers keep for models that read them out of a program that does not."""
+    ours = {f"{name}.filter".lstrip(".") for name, one in model.named_modules() if isinstance(one, FusedGPSA2d)}
+    inputs = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    signature = program.graph_signature
+    for spec in list(signature.input_specs):
+        if spec.target in ours and not inputs[spec.arg.name].users:
+            program.graph.erase_node(inputs[spec.arg.name])
+            signature.input_specs.remove(spec)
+            del program.state_dict[spec.target]
+    program.graph_module.recompile()
+
+
 def trace(model: nn.Module, example: Tensor, axes: Sequence[Axis]) -> Program:
     """Trace a model in evaluation mode with these axes dynamic.
 
@@ -83,6 +96,7 @@ def trace(model: nn.Module, example: Tensor, axes: Sequence[Axis]) -> Program:
             program = trace_program(model, (example,), dynamic_shapes=_dynamic_shapes(model, axes))
     except Exception as error:  # the tracer raises whatever it stumbles over
         raise RequestError(f"torch.export cannot trace it ({shorten(one_line(error), 160)})") from error
+    _drop_filters_that_nobody_reads(program, model)
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # names the exporting machine's files
     name = program.graph_signature.user_inputs[0]

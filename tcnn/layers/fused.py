@@ -7,18 +7,19 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 
 import torch
 from torch import Tensor
 from torch.fx import Proxy, Tracer
 
-from tcnn.errors import RequestError
+from tcnn.errors import RequestError, UnsupportedLayerError
 from tcnn.layers import functional
 from tcnn.layers.backends import convolution, dense
 from tcnn.layers.base import AttentionLayer
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.functional import convolution_and_attention
+from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.shaped import ConvolutionShaped
 from tcnn.layers.terms import kinds, positions
 from tcnn.layers.terms.execution import is_eager
@@ -61,6 +62,9 @@ class FusedGPSA2d(ConvolutionShaped):
     identity), W_qry and W_key are one matrix where queries and keys are the same pixels, matrices are in the
     processor's blocked layout (oneDNN), and the positional attention of the last few map sizes is cached.
 
+    Where W_val was multiplied into W_out, W_out of the taps is kept beside the product, as ``filter``, for models that
+    read their convolutions' ``weight``. It takes as much memory as the product.
+
     It has no parameters. Its tensors (``kernel``, ``proj``, ``query_key`` …) are buffers, which may be loaded, written,
     moved, averaged or substituted (`torch.func`) like any others: what is derived of them is derived anew when one has
     changed, and is not kept at all where that could not be seen. `.train()` raises `RequestError`; gradients of the
@@ -71,6 +75,8 @@ class FusedGPSA2d(ConvolutionShaped):
     """
 
     proj: Tensor
+    _filter_in: Literal["kernel", "proj", "filter"] = "filter"
+    """The buffer with the values of the unfused layer's ``weight``."""
 
     def __init__(self, layer: AttentionLayer, packed: bool = True) -> None:
         super().__init__()
@@ -80,9 +86,11 @@ class FusedGPSA2d(ConvolutionShaped):
         self.groups = layer.groups
         self.position = layer.position
         self._packed = packed
-        self._keeps_filter = isinstance(layer, FoldedGPSA2d) or layer.value is None or is_identity(layer.value)
         with torch.inference_mode(False), torch.no_grad():  # gradients of the input may be asked for later
             self.heads, tensors = _prepare(layer)
+            self._filter_in = _where_filter_is(layer, tensors)
+            if self._filter_in == "filter":
+                tensors["filter"] = cast("GPSA2d", layer).filter.contiguous()
             for name, tensor in tensors.items():
                 if tensor is not None or name == "bias":  # which models read from their convolutions
                     self.register_buffer(name, None if tensor is None else tensor.detach().clone())
@@ -90,17 +98,27 @@ class FusedGPSA2d(ConvolutionShaped):
         super().train(False)
 
     @property
-    def weight(self) -> Tensor:
-        """The filter, (C_out, C_in/G, kh, kw), for models that ask their convolutions for its dtype or shape.
+    def weight(self) -> Tensor | None:
+        """The unfused layer's ``weight``, (C_out, C_in/G, kh, kw), for models that read it from their convolutions.
 
-        Its values are NaN, which take no memory, where they were lost in the product of W_out and W_val.
+        Raises `UnsupportedLayerError` where it was lost in the product of W_out and W_val: see ``filter``.
         """
-        kernel = self._tensor("kernel")
-        if kernel is not None and self._keeps_filter:
-            return kernel
-        like = self.proj if kernel is None else kernel
-        shape = self.out_channels, self.in_channels // self.groups, *self.kernel_size
-        return torch.full((), torch.nan, dtype=like.dtype, device=like.device).expand(shape)
+        if self._filter_in == "proj":
+            taps = self.geometry.heads * (self.in_channels // self.groups)
+            return convolution.filter_of(self.proj[:, :taps], self.geometry)
+        found = self._tensor(self._filter_in)
+        if found is None and self._filter_in == "filter":
+            raise UnsupportedLayerError(
+                f"{type(self).__name__}: the model reads its weight, which layers fused by older versions of tcnn have "
+                "not kept; fuse the model again"
+            )
+        return found
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        whole = f"{prefix}kernel" in state_dict or f"{prefix}proj" in state_dict
+        if whole and self._tensor("filter") is not None and f"{prefix}filter" not in state_dict:
+            self.register_buffer("filter", None)  # a state of an older version, of whose filter nothing is known
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def forward(self, input: Tensor) -> Tensor:
         given: object = input
@@ -212,6 +230,15 @@ class FusedGPSA2d(ConvolutionShaped):
     def extra_repr(self) -> str:
         function = f"heads={self.heads}" if "proj" in self._buffers else "convolution"
         return self._describe(function, "for inference only")
+
+
+def _where_filter_is(layer: AttentionLayer, tensors: dict[str, Tensor | None]) -> Literal["kernel", "proj", "filter"]:
+    """Which of the tensors of a fused layer holds the filter of the layer, if one of them does."""
+    if isinstance(layer, FoldedGPSA2d):
+        return "kernel"
+    if layer.groups == 1 and layer.value is not None and not is_identity(layer.value):
+        return "filter"
+    return "proj" if tensors["kernel"] is None else "kernel"
 
 
 def _prepare(layer: AttentionLayer) -> tuple[int, dict[str, Tensor | None]]:

@@ -1,5 +1,8 @@
-"""Networks whose forward pass reads their convolutions' attributes, as a branch of the same geometry beside it does."""
+"""Networks whose forward pass reads their convolutions' attributes, as a branch of the same geometry beside one does,
+and their weights, as central difference convolutions do (Yu et al. 2020), also when layers are fused.
+"""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,6 +76,7 @@ def test_is_converted_saved_folded_and_fused(
         model.conv.gating_param[0] = 0.01  # one head attends, so not all of the layer is folded
     folded = tcnn.fold(model, source=source).model
     assert isinstance(folded.conv, FoldedGPSA2d)
+    assert torch.equal(tcnn.fuse(folded).conv.weight, folded.conv.weight)
     for one in (folded, tcnn.fuse(folded), tcnn.fuse(model)):
         assert relative_error(model(x), one(x)) < 1e-12
 
@@ -113,3 +117,68 @@ def test_what_a_layer_has_not_is_named_with_the_layer() -> None:
         "Asking: its forward pass reads '_conv_forward' of the convolution 'conv', which GPSA2d in its place has not; "
         "give a target without that layer"
     )
+
+
+def central_difference(conv: nn.Module, x: Tensor) -> Tensor:
+    """What its theory subtracts from a convolution: the same pixel under the sum of the filter's taps."""
+    return -0.7 * F.conv2d(x, conv.weight.sum((2, 3), keepdim=True), stride=conv.stride, groups=conv.groups)
+
+
+def moved(model: nn.Module) -> nn.Module:
+    """As after training: no matrix is what it was."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for matrix in (model.conv.value, model.conv.proj, model.conv.query):
+            matrix.add_(0.2 * torch.randn(matrix.shape, generator=generator))
+    return model
+
+
+OPTIONS = [{}, {"temperature": 0.3}, {"content_heads": 2}, {"temperature": 0.3, "content_heads": 2}]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("trained", [False, True])
+@torch.no_grad()
+def test_weights_are_those_of_the_unfused_layer(groups: int, options: dict[str, object], trained: bool) -> None:
+    torch.manual_seed(0)
+    source = Asking(central_difference, nn.Conv2d(8, 8, 3, padding=1, groups=groups)).double().eval()
+    model, x = tcnn.convert(source, target="conv", input_size=SIZE, **options).model.eval(), image(SIZE).double()
+    if not trained and "temperature" not in options:
+        assert relative_error(source(x), model(x)) < 1e-12
+    model = moved(model) if trained else model
+    made = tcnn.fuse(model)
+    assert torch.equal(made.conv.weight, model.conv.weight)
+    assert relative_error(model(x), made(x)) < 1e-12
+    kept = "filter" in dict(made.conv.named_buffers())
+    assert kept == (trained and groups == 1), "only where it is nowhere else"
+    other = tcnn.fuse(model)
+    for buffer in other.buffers():
+        buffer.zero_()
+    other.load_state_dict(made.state_dict())
+    assert torch.equal(other(x), made(x))
+    assert torch.equal(copy.deepcopy(made).float().conv.weight, model.conv.weight.float())
+
+
+@torch.no_grad()
+def test_a_fused_state_of_an_older_version_has_no_weight_to_read() -> None:
+    model, x = tcnn.convert(Asking(central_difference), target="conv", input_size=SIZE).model.eval(), image(SIZE)
+    made = tcnn.fuse(moved(model))
+    old = {name: value for name, value in made.state_dict().items() if name != "conv.filter"}
+    made.load_state_dict(old)
+    expected = F.conv2d(x[:, :1].expand(-1, 8, -1, -1), made.conv.kernel, made.conv.bias, padding=1)
+    assert relative_error(expected, made.conv(x[:, :1].expand(-1, 8, -1, -1))) < 1e-6, "itself it is as it was"
+    with pytest.raises(UnsupportedLayerError, match="reads its weight, which layers fused by older versions"):
+        made(x)
+
+
+@torch.no_grad()
+def test_a_program_has_the_weight_if_it_is_read(tmp_path: Path) -> None:
+    sizes = []
+    for beside in (central_difference, pooled):
+        model = moved(tcnn.convert(Asking(beside), target="conv", input_size=SIZE).model.eval())
+        tcnn.export(model, tmp_path / f"{beside.__name__}.pt2", size=SIZE, batch=1, dynamic=())
+        program, x = torch.export.load(tmp_path / f"{beside.__name__}.pt2"), image(SIZE)[:1]
+        assert relative_error(model(x), program.module()(x)) < 1e-5
+        sizes.append(sum(name.endswith("filter") for name in program.state_dict))
+    assert sizes == [1, 0]
