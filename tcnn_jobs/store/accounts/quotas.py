@@ -142,7 +142,7 @@ def held(connection: Connection, tenant: str, max_running: int | None, gpu_hours
     return None
 
 
-_BOUND = select(tenants).where(
+BOUND = select(tenants).where(
     tenants.c.name.in_(bindparam("names", expanding=True)),
     tenants.c.max_running.is_not(None) | tenants.c.gpu_hours.is_not(None),
 )
@@ -150,7 +150,7 @@ _BOUND = select(tenants).where(
 
 def reasons(connection: Connection, owners: Iterable[str]) -> dict[str, str]:
     """Tenant → the quota that its queued jobs wait for; tenants that wait for none are left out."""
-    rows = connection.execute(_BOUND, {"names": sorted(set(owners))}).all()
+    rows = connection.execute(BOUND, {"names": sorted(set(owners))}).all()
     told = {row.name: held(connection, row.name, row.max_running, row.gpu_hours) for row in rows}
     return {name: reason for name, reason in told.items() if reason is not None}
 

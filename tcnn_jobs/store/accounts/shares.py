@@ -10,7 +10,7 @@ expressions, so that no other index can be read in their order. PostgreSQL would
 job is soon met among all its jobs, whatever their priority, and go through a hundred thousand of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -114,6 +114,7 @@ def mark(connection: Connection, owner: str) -> None:
 
 
 _SLOTS = select(jobs.c.owner, func.sum(jobs.c.slots)).where(_RUNNING).group_by(jobs.c.owner)
+_RUNS = select(jobs.c.owner, func.count()).where(_RUNNING).group_by(jobs.c.owner)
 _STARTS = select(tenants.c.name, tenants.c.started_at).where(tenants.c.started_at.is_not(None))
 
 
@@ -122,3 +123,16 @@ def standings(connection: Connection) -> dict[str, Standing]:
     slots = {row[0]: int(row[1]) for row in connection.execute(_SLOTS)}
     starts = {row.name: row.started_at for row in connection.execute(_STARTS)}
     return {name: Standing(slots.get(name, 0), starts.get(name, 0.0)) for name in {*slots, *starts}}
+
+
+def rooms(connection: Connection, owners: Iterable[str]) -> dict[str, int]:
+    """How many more jobs each of these tenants may start now; tenants without such a quota are left out."""
+    rows = connection.execute(quotas.BOUND, {"names": sorted(set(owners))}).all()
+    runs = {row[0]: int(row[1]) for row in connection.execute(_RUNS)} if rows else {}
+    found: dict[str, int] = {}
+    for row in rows:
+        if quotas.held(connection, row.name, None, row.gpu_hours) is not None:
+            found[row.name] = 0
+        elif row.max_running is not None:
+            found[row.name] = max(0, row.max_running - runs.get(row.name, 0))
+    return found

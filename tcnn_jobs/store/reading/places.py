@@ -15,7 +15,7 @@ from tcnn_jobs.database.schema import has_status, jobs, workers
 from tcnn_jobs.model.jobs import Job, Status
 from tcnn_jobs.store import needs
 from tcnn_jobs.store.accounts import quotas
-from tcnn_jobs.store.accounts.shares import QUEUED, Standing, standings
+from tcnn_jobs.store.accounts.shares import QUEUED, Standing, rooms, standings
 from tcnn_jobs.store.changes import as_job
 from tcnn_jobs.store.fleet import PRESENT, WIDEST
 from tcnn_jobs.store.reading.snapshot import Snapshot
@@ -35,6 +35,10 @@ _LARGEST = select(func.max(WIDEST).label("job"), func.max(workers.c.slots).label
 _NEWEST = select(func.max(workers.c.request_version)).where(PRESENT)
 
 
+_HELD = float("-inf")
+"""When a job is due that a quota holds back: before all that are not yet."""
+
+
 class _Part(NamedTuple):
     """One tenant's due jobs of one priority: ascending numbers, and the slots it holds when the first starts."""
 
@@ -45,20 +49,35 @@ class _Part(NamedTuple):
 
 
 class Line:
-    """A snapshot of the queue in the order of claims: due jobs by priority and share, then delayed ones by due time.
+    """A snapshot of the queue in the order of claims: due jobs by priority and share, then those that a quota holds
+    back, then delayed ones by due time.
 
     Fair share as in `shares`: a tenant's k-th next job starts when it holds k slots more than now. Every job counts as
-    one slot, for it is not known which will fit where.
+    one slot, for it is not known which will fit where. `room`: how many jobs a tenant with a quota may start.
     """
 
-    def __init__(self, rows: Iterable[Any], standing: Mapping[str, Standing]) -> None:
+    def __init__(
+        self, rows: Iterable[Any], standing: Mapping[str, Standing], room: Mapping[str, int] | None = None
+    ) -> None:
         due: dict[int, dict[str, list[int]]] = {}
         self._later: list[tuple[float, int, int]] = []
+        self._room = room or {}
+        bound: dict[str, list[tuple[int, int]]] = {owner: [] for owner in self._room}
         for number, priority, owner, not_before, is_due in rows:
-            if is_due:
-                due.setdefault(priority, {}).setdefault(owner, []).append(number)
-            else:
+            if not is_due:
                 self._later.append((not_before, -priority, number))
+            elif owner in bound:
+                bound[owner].append((-priority, number))
+            else:
+                due.setdefault(priority, {}).setdefault(owner, []).append(number)
+        self._starts: dict[str, list[tuple[int, int]]] = {}
+        """Those that tenants with a quota may start, in order."""
+        for owner, waiting in bound.items():
+            waiting.sort()
+            self._starts[owner] = waiting[: self._room[owner]]
+            for above, number in self._starts[owner]:
+                due.setdefault(-above, {}).setdefault(owner, []).append(number)
+            self._later += [(_HELD, above, number) for above, number in waiting[self._room[owner] :]]
         self._later.sort()
         self._total = 0
         self._above: list[tuple[int, int]] = []
@@ -81,6 +100,9 @@ class Line:
         at = bisect_left(self._later, waits)
         if at < len(self._later) and self._later[at] == waits:
             return self._total + at
+        starts = self._starts.get(owner)
+        if starts is not None and bisect_left(starts, (-priority, number)) >= self._room[owner]:
+            return self._total + bisect_left(self._later, (_HELD, -priority, number))
         higher = bisect_left(self._above, (-priority, 0))
         above = self._above[higher - 1][1] if higher else 0
         parts = self._due.get(priority, {})
@@ -136,8 +158,12 @@ class Places:
     def _line(self, connection: Connection) -> Line:
         head = connection.execute(_LINE, {"most": HEAD + 1}).all()
         if len(head) <= HEAD:
-            return Line(head, standings(connection))
-        return self._snapshot.get(lambda: Line(connection.execute(_LINE, {"most": 2**31 - 1}), standings(connection)))
+            return _as_line(connection, head)
+        return self._snapshot.get(lambda: _as_line(connection, connection.execute(_LINE, {"most": 2**31 - 1}).all()))
+
+
+def _as_line(connection: Connection, rows: Sequence[Row[Any]]) -> Line:
+    return Line(rows, standings(connection), rooms(connection, {row.owner for row in rows}))
 
 
 def _no_slot(connection: Connection) -> str | None:

@@ -19,6 +19,7 @@ from tcnn_jobs.errors import WrongState
 from tcnn_jobs.model.jobs import Job, Upload
 from tcnn_jobs.model.naming import new_id
 from tcnn_jobs.store import Store
+from tcnn_jobs.store.reading import places
 
 
 def _taken(store: Store, count: int) -> list[Job]:
@@ -250,3 +251,41 @@ def test_steps_of_sqlite_do_not_grow_with_the_queue(sqlite_url: str) -> None:
             found[size].append(steps[0] - before)
     assert all(large < 2 * small + 20 for small, large in zip(found[300], found[3000], strict=True)), found
     store.close()
+
+
+@ON_SQLITE
+def test_jobs_that_a_quota_holds_back_are_in_nobodys_way(store: Store) -> None:
+    """Of a tenant that may start two more its first two count; the others are behind all that could start, in order."""
+    store.set_quotas("ann", running=3)
+    store.enqueue(new())
+    _taken(store, 1)
+    low, high = store.enqueue(new()), [store.enqueue(new(priority=5)) for _ in range(4)]
+    bob = store.enqueue(new(owner="bob"))
+    delayed = store.enqueue(new(owner="bob", priority=9))
+    with store.writing() as connection:
+        waits = update(schema.jobs).where(schema.jobs.c.id == delayed.id)
+        connection.execute(waits.values(not_before=time.time() + 900))
+    expected = [high[0], high[1], bob, high[2], high[3], low, delayed]
+    assert [store.get(job.id).queue_position for job in expected] == list(range(7))
+    assert [job.id for job in _taken(store, 3)] == [job.id for job in expected[:3]]
+    assert store.claim("w1") is None
+    assert [store.get(job.id).queue_position for job in expected[3:]] == [0, 1, 2, 3]
+    store.set_quotas("ann", running=None)
+    assert store.get(low.id).queue_position == 2
+    assert [job.id for job in _taken(store, 3)] == [high[2].id, high[3].id, low.id]
+
+
+@ON_SQLITE
+def test_a_place_behind_a_tenant_without_gpu_hours(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a long queue, too, and of jobs that came after it was counted."""
+    monkeypatch.setattr(places, "HEAD", 3)
+    _many(store, "ann", 10, priority=5)
+    bob = store.enqueue(new(owner="bob"))
+    store.set_quotas("ann", gpu_hours=0.0)
+    monkeypatch.setattr(store._places._snapshot, "_good_until", 0.0)
+    assert store.get(bob.id).queue_position == 0
+    later = store.enqueue(new(owner="bob"))
+    line = store._places._snapshot._value
+    assert later.queue_position == 1
+    number = later.number + 1
+    assert [line.place(number, priority, "ann", 0.0) for priority in (5, 9)] == [11, 1]
