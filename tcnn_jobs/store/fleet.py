@@ -201,7 +201,7 @@ class Term(NamedTuple):
 
 _LEFT = (leases.c.ends_at - now()).label("left")
 # The clock may have been set back since it was given: then it would not end.
-_SET_BACK = clocks.to_come(leases.c.ends_at - leases.c.seconds)
+_SET_BACK = leases.c.ends_at > now() + leases.c.seconds + clocks.TOLERANCE  # a lease may have no end: no differences
 # Its holder may have had a longer lease than whoever asks, even one without end, and be dead: its heartbeats tell.
 _ASKED: Any = bindparam("for", type_=Double())
 _LIVES = exists().where(workers.c.name == leases.c.holder, _heard_in(_ASKED))
