@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic_settings import NoDecode
 
-from tcnn.config.base import NEVER
+from tcnn.config.values import NEVER
 from tcnn.errors import RequestError
 from tcnn.processes import MOST_WORKERS
 from tcnn_jobs.settings import MOST_GB, QueueSettings, Words, load_settings, split

@@ -18,7 +18,7 @@ from tcnn.analysis.recorded import RecordedLayer
 from tcnn.analysis.records import Head, Inspection, Layer, LayerMaps, Measure, NonLocality, Picture
 from tcnn.arguments import typed
 from tcnn.checkpoints.opening import open_model
-from tcnn.config.base import sides_of
+from tcnn.config.values import sides_of
 from tcnn.errors import RequestError
 from tcnn.formatting import unused
 from tcnn.layers.terms import positions

@@ -7,7 +7,7 @@ tensor, so that a single flipped bit is detected.
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,7 +82,7 @@ def save(
     model: nn.Module,
     path: str | Path,
     verification: VerificationReport | None = None,
-    sections: dict[str, object] | None = None,
+    sections: Mapping[str, object] | None = None,
     force: bool = False,
     check: Callable[[Path], None] | None = None,
 ) -> Path:
@@ -117,7 +117,7 @@ def write(
 
 
 def contents(
-    model: nn.Module, verification: VerificationReport | None = None, sections: dict[str, object] | None = None,
+    model: nn.Module, verification: VerificationReport | None = None, sections: Mapping[str, object] | None = None,
     say: Callable[[str], object] = lambda note: None,
 ) -> tuple[dict[str, Tensor], dict[str, str]]:  # fmt: skip
     """The tensors and the metadata of a model's file; `say` is called with what a user should know of it."""

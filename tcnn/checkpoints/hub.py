@@ -32,7 +32,7 @@ def save_directory(
     model: nn.Module,
     path: str | Path,
     verification: VerificationReport | None = None,
-    sections: dict[str, object] | None = None,
+    sections: Mapping[str, object] | None = None,
     force: bool = False,
     check: Callable[[Path], None] | None = None,
 ) -> Path:

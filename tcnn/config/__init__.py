@@ -1,6 +1,6 @@
 """Configurations as immutable pydantic models: one object for Python, command line, file and HTTP body."""
 
-from tcnn.config.base import Frozen, Size, build
+from tcnn.config.base import Frozen, build
 from tcnn.config.conversion import CONTENT, HARD_TEMPERATURE, ConversionConfig, PositionKind
 from tcnn.config.evaluation import VerificationConfig
 from tcnn.config.finetune import FinetuneConfig
@@ -12,6 +12,7 @@ from tcnn.config.presets import (
     is_presets_conversion,
     settings_given,
 )
+from tcnn.config.values import Size
 
 __all__ = [
     "CONTENT",

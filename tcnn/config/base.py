@@ -3,11 +3,9 @@
 import difflib
 import math
 from collections.abc import Mapping, Sequence
-from numbers import Integral
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, dataclass_transform, get_args, get_origin
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -26,53 +24,8 @@ if TYPE_CHECKING:
 else:
     ModelMetaclass = type(BaseModel)
 
-MOST_PIXELS = 2**16
-"""Side of the largest image that may be asked for; PyTorch and PIL end with an OverflowError far above."""
-MOST = 10**6
-"""Largest number of images, epochs or channels that may be asked for; far above, NumPy and PyTorch end with an
-OverflowError, or the machine for lack of memory."""
-NEVER = 10**9
-"""Largest number of what is counted until something happens."""
 LONGEST_KEY = 50
 """Characters of a key that the nearest setting is looked for: a misspelt one is hardly longer than the longest."""
-Side = Annotated[int, Field(ge=1, le=MOST_PIXELS)]
-Size = tuple[Side, Side]
-"""(height, width) in pixels."""
-
-
-def _square(size: object) -> object:
-    return (size, size) if isinstance(size, Integral) else size
-
-
-SideOrSize = Annotated[Size, BeforeValidator(_square)]
-"""The same, of a square also by its side."""
-
-
-def _by_name(value: object) -> object:
-    return str(value).removeprefix("torch.") if type(value).__module__ == "torch" else value
-
-
-TORCHS = BeforeValidator(_by_name)
-"""A device or dtype of torch, which is not loaded here, is taken by its name."""
-Device = Annotated[str, TORCHS]
-
-
-def sides_of(size: int | Size) -> Size:
-    """(height, width) of a size as it is given, a side or both, NumPy's numbers too; raises `RequestError`."""
-    height, width = size if isinstance(size, Sequence) else (size, size)
-    if not 1 <= min(height, width) <= max(height, width) <= MOST_PIXELS:
-        raise RequestError(f"size: expected 1 to {MOST_PIXELS} pixels each way, found {height}×{width}")
-    return int(height), int(width)
-
-
-def _in_float32(temperature: float) -> float:
-    if 0 < temperature < math.inf and not 2.0**-126 <= temperature <= (2 - 2.0**-23) * 2.0**127:
-        raise ValueError("expected from 1e-38 to 3e+38, as float32 has")
-    return temperature
-
-
-Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_in_float32)]
-"""τ, dimensionless; layers hold it in float32."""
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(Field,))

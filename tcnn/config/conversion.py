@@ -5,7 +5,8 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from tcnn.config.base import MOST, Frozen, SideOrSize, Temperature
+from tcnn.config.base import Frozen
+from tcnn.config.values import MOST, SideOrSize, Temperature, setting
 
 HARD_TEMPERATURE = 1 / 46
 """Temperature τ at which the layer equals the convolution: exp(−46) ≈ 1e-20 vanishes beside 1 in float64."""
@@ -96,7 +97,7 @@ class ConversionConfig(Frozen):
         lt=2**63,
         description="Seed of the query and key weights, the only random ones.",
     )
-    input_size: SideOrSize | None = Field(
+    input_size: SideOrSize = setting(
         default=None,
         description="(height, width) in pixels at which the model is traced. Default: the model's own.",
     )

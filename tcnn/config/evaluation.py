@@ -4,11 +4,12 @@ Each is one object for Python, command line, file and HTTP body.
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from tcnn.config.base import MOST, NEVER, TORCHS, Device, Frozen, SideOrSize, Size
+from tcnn.config.base import Frozen
+from tcnn.config.values import MOST, NEVER, Amp, Device, SideOrSize, Sizes, setting
 from tcnn.errors import RequestError
 from tcnn.processes import MOST_WORKERS
 
@@ -28,9 +29,7 @@ class VerificationConfig(Frozen):
     )
     float64: bool = Field(default=True, description="Also compare in float64.")
     batch_size: int = Field(default=2, ge=1, le=MOST, description="Images per comparison when none are given.")
-    input_size: SideOrSize | None = Field(
-        default=None, description="(height, width) in pixels. Default: the model's own."
-    )
+    input_size: SideOrSize = setting(default=None, description="(height, width) in pixels. Default: the model's own.")
     seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of random images and statistics.")
 
 
@@ -45,7 +44,7 @@ class EvaluationConfig(Frozen):
     layout: Literal["auto", "plain", "imagenet-c", "imagenet-a", "imagenet-r"] = Field(
         default="auto", description="`auto` recognises ImageNet-C by its folders, ImageNet-A and -R by their classes."
     )
-    sizes: tuple[Size, ...] = Field(
+    sizes: Sizes = setting(
         default=(), description="(height, width) in pixels, or the side of a square. Empty: each model's own size."
     )
     crop_pct: float | None = Field(
@@ -70,10 +69,8 @@ class EvaluationConfig(Frozen):
     workers: int = Field(
         default=0, ge=0, le=MOST_WORKERS, description="Processes that load images; 0 loads them in the main process."
     )
-    device: Device = Field(default="auto", description="Device; `auto` is a GPU if there is one.")
-    amp: Annotated[Literal["float32", "bfloat16", "float16"], TORCHS] = Field(
-        default="float32", description="Autocast dtype."
-    )
+    device: Device = setting(default="auto", description="Device; `auto` is a GPU if there is one.")
+    amp: Amp = setting(default="float32", description="Autocast dtype.")
     channels_last: bool = Field(default=False, description="Use channels-last memory format.")
     limit: int | None = Field(
         default=None, ge=1, le=NEVER, description="Use at most this many images, the first of every class in turn."

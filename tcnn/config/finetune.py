@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from tcnn.config.base import MOST, MOST_PIXELS, NEVER, TORCHS, Device, Frozen, Side, Size, Temperature
+from tcnn.config.base import Frozen
 from tcnn.config.conversion import ConversionConfig
+from tcnn.config.values import MOST, MOST_PIXELS, NEVER, AutoAmp, Device, Side, Size, Temperature, setting
 from tcnn.processes import MOST_WORKERS
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -217,8 +218,8 @@ class FinetuneConfig(Frozen):
     )
 
     # Arithmetic.
-    device: Device = Field(default="auto", description="`auto` is a GPU if there is one; cpu, cuda, cuda:1, mps.")
-    amp: Annotated[Literal["auto", "float32", "bfloat16", "float16"], TORCHS] = Field(
+    device: Device = setting(default="auto", description="`auto` is a GPU if there is one; cpu, cuda, cuda:1, mps.")
+    amp: AutoAmp = setting(
         default="auto", description="Autocast dtype; `auto` is bfloat16 on a GPU and float32 on a CPU."
     )
     channels_last: bool = Field(default=False, description="Use channels-last memory format.")

@@ -50,7 +50,7 @@ a rate single weights are noisy, the T-CNN's more so, since W_val and W_out mult
 @typed("preset")
 def finetune_config(
     preset: str = "paper",
-    file: Path | None = None,
+    file: str | Path | None = None,
     assignments: Sequence[str] = (),
     options: Mapping[str, object] | None = None,
     **settings: object,

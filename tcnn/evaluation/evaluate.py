@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tcnn.arguments import at_least, typed
 from tcnn.checkpoints.files import label_names
 from tcnn.checkpoints.opening import open_model
-from tcnn.config.base import sides_of
+from tcnn.config.values import sides_of
 from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.data.loader import Batch, EvaluationLoader
 from tcnn.data.sources.opened import Opened

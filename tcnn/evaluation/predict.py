@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tcnn.arguments import typed
 from tcnn.checkpoints.files import label_names
-from tcnn.config.base import sides_of
+from tcnn.config.values import sides_of
 from tcnn.data.decode import Mode, UnreadableImage, mode_of
 from tcnn.data.sources.folder import Say, image_files
 from tcnn.data.transforms import Transform, load_image

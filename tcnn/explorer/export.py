@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.arguments import typed
-from tcnn.config.base import sides_of
+from tcnn.config.values import sides_of
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError, VerificationError
 from tcnn.evaluation.predict import class_names

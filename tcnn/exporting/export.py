@@ -17,7 +17,7 @@ from torch.export import save as save_program
 
 from tcnn.arguments import typed
 from tcnn.checkpoints.files import label_names
-from tcnn.config.base import sides_of
+from tcnn.config.values import sides_of
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError, one_line, shorten
 from tcnn.exporting import onnx_file as export_onnx

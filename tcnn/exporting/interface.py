@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from tcnn.config.base import MOST, MOST_PIXELS, ErrorStats, Record
+from tcnn.config.base import ErrorStats, Record
+from tcnn.config.values import MOST, MOST_PIXELS
 from tcnn.errors import EnvironmentFailure, RequestError, shorten
 from tcnn.formatting import Printed, scale, some
 

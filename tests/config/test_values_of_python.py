@@ -2,6 +2,9 @@
 setting is one line.
 """
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +23,7 @@ from tcnn.config import ConversionConfig, FinetuneConfig, VerificationConfig, bu
 from tcnn.config.evaluation import EvaluationConfig
 from tcnn.errors import ConfigError, RequestError
 
+ROOT = Path(__file__).parents[2]
 PIXELS = numpy.random.default_rng(0).integers(0, 255, (24, 20, 3), dtype=numpy.uint8)
 
 
@@ -163,3 +167,45 @@ def test_what_is_wrong_with_one_that_is_built_is_told_in_one_line(build: Callabl
     assert isinstance(error.value, RequestError) and isinstance(error.value, ValueError)
     with pytest.raises(ValidationError):
         FinetuneConfig.model_validate({"epochs": -1})
+
+
+TYPED = """
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import tcnn
+from tcnn.config.evaluation import EvaluationConfig
+
+net: nn.Module = nn.Conv2d(3, 8, 3)
+size: tuple[int, int] | None = tcnn.ConversionConfig(input_size=32).input_size
+size = tcnn.VerificationConfig(input_size=(32, 48)).input_size
+place: str = tcnn.FinetuneConfig(device=torch.device("cpu"), amp=torch.bfloat16).device
+sizes: tuple[tuple[int, int], ...] = EvaluationConfig(sizes=[32, (32, 48)], device=torch.device("cpu")).sizes
+metrics: dict[str, dict[str, int]] = {"training": {"steps": 3}}
+for file in ("a.safetensors", Path("a.safetensors")):
+    tcnn.save(net, file, sections=metrics)
+    tcnn.save_directory(net, file, sections=metrics)
+    tcnn.compare("test_resnet", "photos", weights=file)
+    tcnn.plan("test_resnet", "photos", weights=file)
+    tcnn.finetune("test_resnet", "photos", weights=file)
+    tcnn.finetune_config("quick", file=file)
+tcnn.ConversionConfig(input_size="32")
+tcnn.FinetuneConfig(device=3)
+"""
+
+
+@pytest.mark.slow
+def test_type_checkers_accept_what_the_functions_take(tmp_path: Path) -> None:
+    """And what is read is of one type; the last two lines are wrong."""
+    (tmp_path / "program.py").write_text(TYPED)
+    options = ("--strict", "--follow-imports", "silent", "--config-file", str(ROOT / "pyproject.toml"))
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, "--cache-dir", str(tmp_path / "cache"), "program.py"],
+        cwd=tmp_path, env={**os.environ, "MYPYPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    lines = TYPED.count("\n")
+    *errors, summary = done.stdout.splitlines()
+    assert [error.partition(": ")[0] for error in errors] == [f"program.py:{lines - 1}", f"program.py:{lines}"], errors
+    assert 'to "ConversionConfig" has incompatible type "str"' in errors[0] and summary.startswith("Found 2 errors")

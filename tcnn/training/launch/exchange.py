@@ -19,7 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tcnn import errors
 from tcnn.config import FinetuneConfig
-from tcnn.config.base import NEVER, Frozen
+from tcnn.config.base import Frozen
+from tcnn.config.values import NEVER
 from tcnn.errors import TcnnError
 from tcnn.training.runs.callbacks import Callbacks, Progress
 
