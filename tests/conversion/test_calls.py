@@ -14,7 +14,7 @@ from torch.nn.utils import prune
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 import tcnn
-from tcnn.errors import RequestError, UnsupportedLayerError
+from tcnn.errors import UnsupportedLayerError
 from tcnn.layers import GPSA2d
 from tcnn.layers.folded import FoldedGPSA2d
 
@@ -63,7 +63,7 @@ class BySame(Calling):
 IMAGES = torch.randn(2, 3, 16, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("made", [ByName, ByDtype, ByNorm])
+@pytest.mark.parametrize("made", [ByName, ByDtype, ByNorm, BySame])
 def test_a_model_may_call_and_ask_as_it_likes(made: type[Calling]) -> None:
     source = made().double().eval()
     model, report = tcnn.convert(source, input_size=(16, 12))
@@ -147,22 +147,14 @@ def test_a_batch_norm_merges_into_a_folded_layer_without_attention() -> None:
     assert relative_error(after(folded(x)), merged(x)) < ROUNDING
 
 
-def test_a_fused_layer_that_has_lost_its_filter_says_so() -> None:
-    """Its dtype and shape are there; its values are not, and must not be taken for the filter's."""
+def test_a_fused_layer_has_the_filter_that_is_part_of_a_product() -> None:
     model = tcnn.convert(ByDtype(), input_size=(16, 12), temperature=1.0).model.eval()
     with torch.no_grad():
         model.conv.value.mul_(1.5)
     fused = tcnn.fuse(model)
     assert relative_error(fused(IMAGES.float()), model(IMAGES.float())) < 1e-5
     assert fused.conv.weight.shape == (6, 8, 3, 3)
-    assert fused.conv.weight.isnan().all()
-
-
-def test_a_model_that_asks_for_what_attention_has_not() -> None:
-    with pytest.raises(
-        RequestError, match=r"^BySame: .* on 3×16×12 ends in AttributeError \('GPSA2d' .*output_padding"
-    ):
-        tcnn.convert(BySame(), input_size=(16, 12))
+    assert torch.equal(fused.conv.weight, model.conv.weight)
 
 
 def test_the_channels_of_a_model_without_a_convolution_of_images() -> None:
