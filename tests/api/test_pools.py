@@ -67,10 +67,10 @@ def test_a_silent_bucket_stops_neither_the_database_nor_other_tenants(
     job, theirs = make(Status.SUCCEEDED), make(Status.SUCCEEDED, owner="bob")
     attempts = service.artifacts.attempts
 
-    def hang(name: str) -> list[int]:
+    def hang(name: str, *rest: Any) -> Any:
         if name == job.id:
             silent.wait(60)
-        return attempts(name)
+        return attempts(name, *rest)
 
     monkeypatch.setattr(service.artifacts, "attempts", hang)
     with ThreadPoolExecutor(45) as pool:
