@@ -5,9 +5,11 @@ positional attention are a matrix: unnamed, the first step would shift every fil
 
 `timm.models.reparameterize_model` asks every block for `fuse()`, `reparameterize()` or `switch_to_deploy()`, which
 add up the filters of parallel convolutions (RepVGG, MobileOne, FastViT, RepViT, GhostNet, …). Attention has no filter
-to add: blocks that hold some stay as they are, all others merge.
+to add: blocks that hold some stay as they are, all others merge. Where a stride was replaced by dilation, LCNetV2's
+blocks would make convolutions with the stride and without the dilation: they stay as they are after a fold, too.
 """
 
+import copy
 from dataclasses import dataclass
 from functools import partial
 
@@ -101,7 +103,19 @@ def _merged(block: nn.Module, method: str, parts: Parts | None = None) -> nn.Mod
         parts: those it was built with; None in what version 0.2 pickled.
     """
     stays = attends(block) or (parts is not None and mergeable_parts(block) != parts)
-    return block if stays else getattr(type(block), method)(block)
+    return block if stays or _merges_otherwise(block, method) else getattr(type(block), method)(block)
+
+
+def _merges_otherwise(block: nn.Module, method: str) -> bool:
+    """Whether a block's method makes convolutions of another stride or dilation: it takes those it was built with."""
+    made = copy.deepcopy(block)
+    return _steps(getattr(type(made), method)(made) or made) != _steps(block)
+
+
+def _steps(block: nn.Module) -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Strides and dilations of the convolutions in a block that are larger than a pixel."""
+    convs = (module for module in block.modules() if isinstance(module, nn.Conv2d))
+    return {(conv.stride, conv.dilation) for conv in convs if max(conv.kernel_size) > 1}
 
 
 def attends(block: nn.Module) -> bool:
