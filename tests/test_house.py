@@ -82,6 +82,7 @@ SMALL = {
     "tests/helpers/safetensors_parts.py": "a leaf of tests of uploads and checkpoints",
     "tests/helpers/sampled.py": "a leaf of seventy files of tests, without torch",
     "tests/helpers/timm_suite.py": "a plugin that another process loads by name",
+    "tests/jobs/worker/receiving.py": "a leaf of two files of tests",
 }
 """Files of fewer than 80 lines, and why they are no part of another."""
 

@@ -58,6 +58,14 @@ def ended(client: httpx.Client, job: str) -> dict[str, Any]:
     return found
 
 
+def with_key(open_page: Open, address: str, key: str) -> Any:
+    """A page of somebody who has given the key."""
+    page = open_page("about:blank")
+    page.add_init_script(f"sessionStorage.setItem('tcnn-key', '{key}')")
+    page.goto(address)
+    return page
+
+
 def until(page: Any, true: Callable[[], object], seconds: float = 40) -> None:
     """Wait in a way in which the page's own events are heard."""
     end = time.monotonic() + seconds

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from browsing import Open, inaccessible, sync_api
+from browsing import Open, inaccessible, sync_api, with_key
 from mortal import Mortal, mortal
 from story import Story
 from test_explorer_page import HEADS, known
@@ -27,14 +27,6 @@ def running(story: Story) -> Iterator[Mortal]:
 def server(running: Mortal) -> Mortal:
     running.revive()
     return running
-
-
-def opened(open_page: Open, address: str) -> Any:
-    """A page of somebody who has given the key."""
-    page = open_page("about:blank")
-    page.add_init_script(f"sessionStorage.setItem('tcnn-key', '{KEY}')")
-    page.goto(address)
-    return page
 
 
 def lost(page: Any) -> Any:
@@ -74,7 +66,7 @@ def test_whose_key_it_is_is_asked_again(server: Mortal, open_page: Open) -> None
 @pytest.mark.slow
 def test_the_explorer_goes_on_when_it_is_back(server: Mortal, story: Story, open_page: Open) -> None:
     """Opened while the server was away, and asked for a place as it died."""
-    page = opened(open_page, f"{server.url}/#/system")
+    page = with_key(open_page, f"{server.url}/#/system", KEY)
     expect(page.get_by_role("heading", name="Versions of this server")).to_be_visible()
     known(page, alive=lambda: server.process.poll() is None)
     server.kill()
@@ -122,7 +114,7 @@ def dies_with(server: Mortal, page: Any, done: bool) -> None:
 def test_a_name_is_kept_when_it_is_back(server: Mortal, story: Story, open_page: Open, done: bool) -> None:
     """Without a second press; it stays in its field until then."""
     job = story.failed.job
-    page = opened(open_page, f"{server.url}/#/jobs/{job}")
+    page = with_key(open_page, f"{server.url}/#/jobs/{job}", KEY)
     page.get_by_role("button", name=re.compile("^Edit the name")).click()
     field = page.get_by_label(re.compile("^The name of"))
     dies_with(server, page, done)
@@ -141,7 +133,7 @@ def test_a_name_is_kept_when_it_is_back(server: Mortal, story: Story, open_page:
 @pytest.mark.slow
 def test_tags_are_kept_though_the_table_was_left(server: Mortal, story: Story, open_page: Open) -> None:
     """To go away is to keep what was written, as it always is; what is written further is not kept half."""
-    page = opened(open_page, f"{server.url}/#/runs")
+    page = with_key(open_page, f"{server.url}/#/runs", KEY)
     page.get_by_role("button", name=re.compile("^Edit the tags of resnet50d")).or_(
         page.get_by_role("button", name=re.compile("^Edit the tags of the one"))
     ).click()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Open, inaccessible, open_log, sync_api, until
+from browsing import Open, inaccessible, open_log, sync_api, until, with_key
 from mortal import Mortal, mortal
 from story import Story, pictures
 
@@ -28,14 +28,6 @@ def running(story: Story) -> Iterator[Mortal]:
 def server(running: Mortal) -> Mortal:
     running.revive()
     return running
-
-
-def opened(open_page: Open, address: str) -> Any:
-    """A page of somebody who has given the key."""
-    page = open_page("about:blank")
-    page.add_init_script(f"sessionStorage.setItem('tcnn-key', '{KEY}')")
-    page.goto(address)
-    return page
 
 
 @contextmanager
@@ -66,7 +58,7 @@ def test_what_was_opened_while_it_was_away_is_there_when_it_is_back(
     server: Mortal, story: Story, open_page: Open
 ) -> None:
     """Of a job's page: its log, of which the lines that were there stay, and the details of before and after."""
-    page = opened(open_page, f"{server.url}/#/jobs/{story.succeeded.job}")
+    page = with_key(open_page, f"{server.url}/#/jobs/{story.succeeded.job}", KEY)
     log = page.get_by_role("region", name=re.compile("^Log"))
     open_log(page)
     expect(log).to_contain_text("converting")
@@ -93,7 +85,7 @@ def test_what_was_opened_while_it_was_away_is_there_when_it_is_back(
 @pytest.mark.parametrize("which", ["compare", "jobs"])
 def test_to_try_again_in_vain_does_not_lose_the_page(server: Mortal, story: Story, open_page: Open, which: str) -> None:
     """As a reload would, after which nothing of the page is left that could notice that the server is back."""
-    page = opened(open_page, f"{server.url}/#/system")
+    page = with_key(open_page, f"{server.url}/#/system", KEY)
     expect(page.get_by_role("heading", name="Versions of this server")).to_be_visible()
     server.kill()
     one = story.succeeded.job
@@ -115,7 +107,7 @@ def test_a_forms_upload_that_broke_off_is_sent_again_as_the_same_one(
 ) -> None:
     """Without choosing the file once more, or a press, and it is there once; the form waits for it."""
     (tmp_path / "pets.zip").write_bytes(pictures(broken=False))
-    page = opened(open_page, f"{server.url}/#/finetune")
+    page = with_key(open_page, f"{server.url}/#/finetune", KEY)
     sent: list[str] = []
     page.on("request", lambda one: one.method == "POST" and sent.append(one.headers["idempotency-key"]))
     expect(page.get_by_label("Data set", exact=True)).to_contain_text("None uploaded yet")
@@ -139,7 +131,7 @@ def test_a_forms_upload_that_broke_off_is_sent_again_as_the_same_one(
 
 def test_a_link_that_was_made_as_it_died_is_not_made_twice(server: Mortal, story: Story, open_page: Open) -> None:
     """Its secret went with the answer: it is revoked, and another one takes its place."""
-    page = opened(open_page, f"{server.url}/#/jobs/{story.succeeded.job}")
+    page = with_key(open_page, f"{server.url}/#/jobs/{story.succeeded.job}", KEY)
 
     def die(route: Any) -> None:
         assert route.fetch().status == 201
@@ -169,7 +161,7 @@ def test_an_answer_that_breaks_off_is_asked_for_again(server: Mortal, story: Sto
     folder = story.house.home.attempt(story.succeeded.job, story.succeeded.number)
     before = (folder / "log.txt").read_text()
     (folder / "log.txt").write_text(before + "a long line, of which there are many\n" * 2_000_000 + "the last\n")
-    page = opened(open_page, f"{server.url}/#/jobs/{story.succeeded.job}")
+    page = with_key(open_page, f"{server.url}/#/jobs/{story.succeeded.job}", KEY)
     open_log(page)
     expect(page.get_by_role("region", name=re.compile("^Log"))).to_contain_text("the last")
     begun: list[str] = []
@@ -192,7 +184,7 @@ def test_an_answer_that_breaks_off_is_asked_for_again(server: Mortal, story: Sto
 def test_behind_a_proxy_it_is_as_far_away(server: Mortal, story: Story, open_page: Open, tmp_path: Path) -> None:
     """Pages say so and go on by themselves: a stream, what is asked for meanwhile, a list of a form, and an upload."""
     (tmp_path / "pets.zip").write_bytes(pictures(broken=False))
-    page = opened(open_page, f"{server.url}/#/")
+    page = with_key(open_page, f"{server.url}/#/", KEY)
     expect(page.locator(".jobs li").first).to_be_visible()
     lost = page.get_by_role("status").filter(has_text="Connection lost. Trying again…")
     server.kill()

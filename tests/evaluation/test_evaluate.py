@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import timm
 import torch
-from data_pictures import draw_classes, picture
+from data_pictures import ANIMALS, draw_classes, picture
 from forked import ranks
 from PIL import Image
 from sampled import sampled
@@ -27,23 +27,6 @@ from tcnn.evaluation.evaluate import evaluate, transform_for
 from tcnn.evaluation.outcomes import outcomes
 from tcnn.evaluation.scores import Evaluation
 from tcnn.training.distributed import join_processes
-
-CLASSES = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu")
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return draw_classes(tmp_path_factory.mktemp("pictures"), CLASSES, 5)
-
-
-@pytest.fixture(scope="module")
-def data(root: Path) -> ImageSet:
-    return open_dataset(str(root), "val")
-
-
-@pytest.fixture(scope="module")
-def model(lively: Callable[..., nn.Module]) -> nn.Module:
-    return lively(num_classes=7)
 
 
 def plain(model: nn.Module, data: ImageSet, transform: Callable[[Image.Image], Tensor]) -> tuple[Tensor, Tensor]:
@@ -67,12 +50,12 @@ def test_agrees_with_a_plain_loop(model: nn.Module, data: ImageSet) -> None:
     assert found.right5 == int((logits.argsort(1, descending=True)[:, :5] == targets[:, None]).sum())
     assert (found.top1, found.top5) == (found.right / 35, found.right5 / 35)
     assert found.loss == pytest.approx(float(cross_entropy(logits, targets)), rel=1e-5)
-    assert list(found.per_class) == list(CLASSES)
+    assert list(found.per_class) == list(ANIMALS)
     for label, score in enumerate(found.per_class.values()):
         assert (score.images, score.right) == (5, int(right[targets == label].sum()))
         assert score.top1 == score.right / 5
     wrong = Counter(
-        (CLASSES[t], CLASSES[a]) for t, a in zip(targets.tolist(), logits.argmax(1).tolist(), strict=True) if t != a
+        (ANIMALS[t], ANIMALS[a]) for t, a in zip(targets.tolist(), logits.argmax(1).tolist(), strict=True) if t != a
     )
     assert Counter({(one.target, one.answer): one.images for one in found.confusions}) == wrong
     assert [one.images for one in found.confusions] == sorted(wrong.values(), reverse=True)
@@ -177,16 +160,16 @@ def test_only_the_subset_of_outputs_competes(lively: Callable[..., nn.Module], d
 
 
 def test_no_top5_among_four(root: Path, lively: Callable[..., nn.Module]) -> None:
-    few = open_dataset(str(root), "val", class_names=CLASSES)
+    few = open_dataset(str(root), "val", class_names=ANIMALS)
     few = few.subset((few.targets < 4).nonzero()[:, 0])
     assert evaluate(lively(num_classes=7), few, size=32).top5 is not None  # seven compete, though four are there
-    few.class_names = CLASSES[:4]
+    few.class_names = ANIMALS[:4]
     found = evaluate(lively(num_classes=4), few, size=32)
     assert (found.top5, found.right5) == (None, None)
 
 
 def test_a_class_without_images(root: Path, lively: Callable[..., nn.Module]) -> None:
-    data = open_dataset(str(root), "val", class_names=[*CLASSES, "yak"])
+    data = open_dataset(str(root), "val", class_names=[*ANIMALS, "yak"])
     found = evaluate(lively(num_classes=8), data, size=32)
     assert found.per_class["yak"].model_dump() == {"images": 0, "right": 0, "top1": None, "top1_interval": None}
 
@@ -277,7 +260,7 @@ def half(root: str, told: Path) -> None:
 
 def test_two_processes_count_every_image_once(tmp_path: Path) -> None:
     """Shares of 11 and 10 images, so one has a batch more; one image cannot be read."""
-    root = draw_classes(tmp_path / "pictures", CLASSES, 3)
+    root = draw_classes(tmp_path / "pictures", ANIMALS, 3)
     (root / "ant" / "0.jpg").write_bytes(b"broken")
     assert ranks(2, half, str(root), tmp_path) == [0, 0]
     first, second = (Evaluation.model_validate_json((tmp_path / str(rank)).read_text()) for rank in range(2))

@@ -3,37 +3,18 @@ numbers, without values; and of what is none."""
 
 import copy
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import timm
 import torch
-from data_pictures import draw_classes
 from torch import Tensor, nn
 
 from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.errors import RequestError
 from tcnn.evaluation.evaluate import evaluate
 from tcnn.evaluation.outcomes import outcomes
-
-CLASSES = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu")
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return draw_classes(tmp_path_factory.mktemp("pictures"), CLASSES, 5)
-
-
-@pytest.fixture(scope="module")
-def data(root: Path) -> ImageSet:
-    return open_dataset(str(root), "val")
-
-
-@pytest.fixture(scope="module")
-def model(lively: Callable[..., nn.Module]) -> nn.Module:
-    return lively(num_classes=7)
 
 
 def test_every_module_keeps_its_mode(model: nn.Module, data: ImageSet) -> None:

@@ -1,36 +1,19 @@
-"""`evaluate` and `compare` as Python has them: settings as keywords, printed results, the weights of a file."""
+"""`evaluate` and `compare` as Python has them: settings as keywords, printed results, the weights of a file,
+and requests that cannot be met."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from data_pictures import draw_classes
 from timm.models import save_for_hf
 from torch import nn
 
 import tcnn
 from tcnn.config.evaluation import EvaluationConfig
-from tcnn.errors import RequestError
-
-PETS = ("cat", "dog", "eel", "fox", "gnu")
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(draw_classes(tmp_path_factory.mktemp("pets"), PETS, 3))
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory, lively: Callable[..., nn.Module]) -> str:
-    return str(tcnn.save(tcnn.convert(lively(num_classes=5)).model, tmp_path_factory.mktemp("t") / "t.safetensors"))
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory, lively: Callable[..., nn.Module]) -> str:
-    directory = tmp_path_factory.mktemp("source")
-    save_for_hf(lively(num_classes=5), directory, safe_serialization=True)
-    return f"local-dir:{directory}"
+from tcnn.errors import CheckpointError, RequestError, UnknownModelError
+from tcnn.evaluation.comparing.comparison import compare
+from tcnn.evaluation.corruptions import CORRUPTIONS
 
 
 def test_in_python_and_in_notebooks(
@@ -81,3 +64,45 @@ def test_the_weights_of_a_file(tmp_path: Path, lively: Callable[..., nn.Module],
     ):
         with pytest.raises(RequestError, match=said):
             tcnn.compare(models, pictures, weights=tmp_path / named, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("models", "options", "kind", "message"),
+    [
+        ([], {}, RequestError, "no model to evaluate; name a checkpoint or a timm model"),
+        (["no.safetensors"], {}, CheckpointError, "no.safetensors: expected a tcnn checkpoint, found nothing"),
+        (["resnet51"], {}, UnknownModelError, "resnet51: no timm model of this name"),
+        (["x"], {"baseline": "y"}, RequestError, "--baseline y: expected alexnet or one of x"),
+        (
+            ["x"],
+            {"baseline": "alexnet", "corruptions": CORRUPTIONS},
+            RequestError,
+            "--baseline alexnet: its errors are",
+        ),
+        (["x"], {"corruptions": ["smoke"]}, RequestError, "'smoke' is no ImageNet-C corruption"),
+        (["x"], {"layout": "imagenet-c"}, RequestError, "PICTURES: expected folders CORRUPTION/SEVERITY/CLASS"),
+        (["IMAGENET"], {"layout": "imagenet-a"}, RequestError, "PICTURES: unknown class cat"),
+        (["SOURCE"], {"layout": "imagenet-a"}, RequestError, "SOURCE: imagenet-a needs a model of ImageNet's 1,000"),
+    ],
+)
+def test_wrong_requests(
+    models: list[str],
+    options: dict[str, object],
+    kind: type[Exception],
+    message: str,
+    source: str,
+    pictures: str,
+    imagenet_model: str,
+) -> None:
+    models = [model.replace("SOURCE", source).replace("IMAGENET", imagenet_model) for model in models]
+    with pytest.raises(kind) as raised:
+        compare(models, pictures, EvaluationConfig(**options))
+    assert str(raised.value).startswith(message.replace("SOURCE", source).replace("PICTURES", pictures))
+
+
+def test_a_size_that_is_too_small_for_the_model(
+    tmp_path: Path, lively: Callable[..., nn.Module], pictures: str
+) -> None:
+    save_for_hf(lively("test_vit", num_classes=5), tmp_path / "vit", safe_serialization=True)
+    with pytest.raises(RequestError, match=r"/vit: VisionTransformer does not run on an image of 3×7×7 \("):
+        compare([f"local-dir:{tmp_path / 'vit'}"], pictures, EvaluationConfig(sizes=[7]))

@@ -5,7 +5,7 @@ import io
 import os
 import tarfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,10 @@ from PIL import Image
 if TYPE_CHECKING:
     from tcnn.data.image_set import ImageSet
     from tcnn.data.transforms import Transform
-from collections.abc import Sequence
 
 ARCHIVE = Path(os.environ.get("TCNN_TEST_DATA", Path(__file__).parents[3] / "shared" / "data")) / "cifar10.tar.xz"
+PETS = ("cat", "dog", "eel", "fox", "gnu")
+ANIMALS = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu")
 
 
 def photograph(name: str) -> Image.Image:

@@ -5,46 +5,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from deeds import new
 from houses import House, wait_for
+from receiving import Receiver
 from sampled import ON_SQLITE
 
 from tcnn_jobs.housekeeping import webhooks
 from tcnn_jobs.housekeeping.webhooks import deliver_due
 from tcnn_jobs.store import Store
-
-
-class Receiver:
-    """Answers at once, and keeps when."""
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-        times = self.times
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["content-length"]))
-                times.append(time.monotonic())
-                self.send_response(204)
-                self.end_headers()
-
-            def log_message(self, *arguments: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/"
-        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    receiver = Receiver()
-    yield receiver
-    receiver.server.shutdown()
-    receiver.server.server_close()
 
 
 @pytest.fixture

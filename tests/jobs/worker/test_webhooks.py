@@ -8,12 +8,11 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from houses import House, wait_for
 from pydantic import ValidationError
+from receiving import Receiver
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from tcnn_jobs.housekeeping import webhooks
@@ -23,40 +22,6 @@ from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.settings import QueueSettings
 
 SECRET = "whsec of a test"
-
-
-class Receiver:
-    """Answers with `statuses`, one after the other, and keeps what it got."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[dict[str, str], bytes]] = []
-        self.statuses = [204]
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                receiver.calls.append(({key.lower(): value for key, value in self.headers.items()}, body))
-                status = receiver.statuses.pop(0) if len(receiver.statuses) > 1 else receiver.statuses[0]
-                self.send_response(status)
-                self.send_header("location", "/elsewhere")
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *arguments: object) -> None:
-                pass
-
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/hook?x=1"
-        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    receiver = Receiver()
-    yield receiver
-    receiver.server.shutdown()
-    receiver.server.server_close()
 
 
 def test_a_finished_job_is_told_once_and_signed(house: House, receiver: Receiver) -> None:
