@@ -15,7 +15,7 @@ from tcnn.conversion.report import ConversionReport, FoldRecord
 from tcnn.conversion.stages import keep_reductions_right
 from tcnn.conversion.strides.layers import strideless_layers
 from tcnn.conversion.ties import tie
-from tcnn.conversion.timm_tools import sign
+from tcnn.conversion.timm_tools import keep_changed_blocks, sign
 from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError
 from tcnn.layers.filters import geometry_of
 from tcnn.layers.folded import FoldedGPSA2d
@@ -126,6 +126,7 @@ def apply(model: nn.Module, plan: Plan) -> nn.Module:
         else:
             layers[name] = _folded(conv, replacement, replacement.fold)
     made = copy_with(model, layers)
+    keep_changed_blocks(made, layers)
     if plan.stride.removed and any(hasattr(module, "feature_info") for module in made.modules()):
         with suppress(RequestError):  # a file's model may run at other sizes only, and then keeps its own
             keep_reductions_right(made, *(trace(one, plan.config.input_size) for one in (model, made)))

@@ -10,8 +10,11 @@ import torch
 from nets import relative_error
 from sampled import sampled
 from timm.models import reparameterize_model
+from timm.models.byobnet import RepVggBlock
+from timm.models.fastvit import RepMixer
+from timm.models.lcnetv2 import RepDepthwiseSeparable
 from timm.models.repvit import RepVggDw
-from torch import nn
+from torch import Tensor, nn
 
 import tcnn
 from tcnn.layers.base import AttentionLayer
@@ -99,3 +102,69 @@ def test_what_merged_beside_attention_is_not_merged_again() -> None:
     early = reparameterize_model(tcnn.fold(model, source=given, config=shown).model.eval())
     assert isinstance(early[1], nn.Conv2d), "and one of which nothing has merged, as a whole"
     assert relative_error(source(x), early(x)) < 1e-5
+
+
+class OfItsOwn(nn.Module):
+    """Two branches that become one, with the stride of its call, after a look at the values."""
+
+    def __init__(self, stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+        self.small, self.large = (nn.Conv2d(8, 8, side, stride, side // 2, bias=False) for side in (1, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.large(x) + self.small(x) if hasattr(self, "small") else self.large(x)
+
+    @torch.no_grad()
+    def switch_to_deploy(self) -> None:
+        made = nn.Conv2d(8, 8, 3, self.stride, bias=False)
+        made.padding, made.dilation = self.large.padding, self.large.dilation
+        if float(self.small.weight.abs().sum()) > 0:
+            made.weight.copy_(self.large.weight + nn.functional.pad(self.small.weight, [1, 1, 1, 1]))
+        self.large = made
+        del self.small
+
+
+def with_block(block: nn.Module, stride: int) -> nn.Module:
+    """A block on a map that a convolution with this stride has made, and a convolution after it."""
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, stride, padding=1), block, nn.Conv2d(8, 8, 3, padding=1),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+    ).eval()  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("block", "stride", "merges"),
+    [
+        pytest.param(lambda: RepDepthwiseSeparable(8, 8, use_rep=True), 2, False, id="dilated"),
+        pytest.param(lambda: RepDepthwiseSeparable(8, 8, stride=2, use_rep=True), 1, False, id="without its stride"),
+        pytest.param(lambda: RepMixer(8, layer_scale_init_value=1.0), 2, False, id="blocks in a block"),
+        pytest.param(lambda: OfItsOwn(2), 1, False, id="without its stride, and it reads values"),
+        pytest.param(lambda: OfItsOwn(1), 2, True, id="that keeps its dilation, and reads values"),
+        pytest.param(lambda: RepVggBlock(8, 8), 2, True, id="that keeps its dilation"),
+    ],
+)
+@torch.no_grad()
+def test_blocks_beside_attention_that_lost_their_stride(
+    block: Callable[[], nn.Module], stride: int, merges: bool
+) -> None:
+    """And in the CNN that the model is compared with: what a block was built with is not what it computes now."""
+    source = with_block(block(), stride)
+    where = tcnn.ConversionConfig(target="3", stride="dilate", input_size=(16, 16))
+    for model in (tcnn.convert(source, where).model, tcnn.without_stride(source, where)):
+        x = torch.randn(2, 3, 16, 16)
+        merged = reparameterize_model(model)
+        assert relative_error(model(x), merged(x)) < 1e-5
+        assert (convolutions(merged) < convolutions(model)) is merges
+
+
+@torch.no_grad()
+def test_blocks_in_a_dilated_block_after_a_fold() -> None:
+    """One of them would merge, the other not, and what holds both failed."""
+    source = with_block(RepMixer(8, layer_scale_init_value=1.0), 2)
+    model = tcnn.convert(source, target=r"2\..*", stride="dilate", input_size=(8, 8)).model
+    shown = tcnn.VerificationConfig(input_size=(8, 8), batch_size=1)
+    folded = tcnn.fold(model, source=nn.Sequential(*source.children()), config=shown).model.eval()
+    assert not attending(folded)
+    x = torch.randn(2, 3, 8, 8)
+    assert relative_error(folded(x), reparameterize_model(folded)(x)) < 1e-5
