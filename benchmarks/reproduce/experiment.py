@@ -26,6 +26,7 @@ from pydantic import Field
 
 from tcnn.config import PRESETS, FinetuneConfig, Frozen, assigned, build, finetune_config
 from tcnn.config.finetune import RUNTIME
+from tcnn.config.presets import parsed
 from tcnn.errors import RequestError, one_line
 from tcnn.evaluation.corruptions import CORRUPTIONS, SEVERITIES, check
 
@@ -147,7 +148,7 @@ def identity(config: FinetuneConfig) -> dict[str, Any]:
 def load(file: Path) -> Experiment:
     """Read and check a file. Raises `RequestError` with one line: nothing of it is first found wrong hours later."""
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = parsed(file.read_text(encoding="utf-8"), file)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RequestError(f"{file}: not readable as YAML ({one_line(error)})") from error
     if not isinstance(content, dict) or not isinstance(content.get("arms"), dict) or not content["arms"]:

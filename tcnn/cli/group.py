@@ -117,8 +117,9 @@ def _load(entry: EntryPoint) -> Any:
 
 
 def _refusing(command: Any, name: str) -> None:
-    """Have a command refuse empty words, and options without effect, before it begins."""
+    """Have a command refuse empty words, and options given twice or without effect, before it begins."""
     refusals.refuse_empty(command)
+    refusals.refuse_twice(command)
     begin = command.invoke
 
     def invoke(context: Any) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tcnn.arguments import typed
+from tcnn.characters import named
 from tcnn.config.base import build
 from tcnn.config.conversion import ConversionConfig, as_kept
 from tcnn.config.effects import refuse_without_effect
@@ -167,11 +168,41 @@ def _value(text: str) -> object:
         return text
 
 
-def _read(file: Path) -> dict[str, Any]:
+def parsed(text: str, name: object) -> object:
+    """What a text in YAML or JSON says. Raises `yaml.YAMLError`, and `RequestError` for a key that is there twice.
+
+    PyYAML takes the last of two, as JSON's readers do; YAML itself allows a key once. `name`: of the file.
+    """
     import yaml  # a dependency of timm's; it also reads JSON
 
+    left, seen = [yaml.compose(text, yaml.SafeLoader)], set[int]()
+    while left:
+        node = left.pop()
+        if node is None or id(node) in seen or isinstance(node, yaml.ScalarNode):
+            continue
+        seen.add(id(node))  # an alias is the node itself
+        if isinstance(node, yaml.MappingNode):
+            _refuse_twice([key for key, _ in node.value if isinstance(key, yaml.ScalarNode)], name)
+        left += (part for both in node.value for part in (both if isinstance(both, tuple) else (both,)))
+    return yaml.safe_load(text)
+
+
+def _refuse_twice(keys: Sequence[Any], name: object) -> None:
+    """Raise `RequestError` for two equal keys of a mapping; ``<<`` merges others into it, and may be repeated."""
+    first: dict[tuple[str, str], Any] = {}
+    for key in keys:
+        other = first.setdefault((key.tag, key.value), key)
+        if other is not key and key.value != "<<":
+            here, there = (one.start_mark.line + 1 for one in (other, key))
+            where = f"line {here}" if here == there else f"lines {here} and {there}"
+            raise RequestError(f"{name}: {named(key.value)} is given twice, in {where}; give it once")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    import yaml
+
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = parsed(file.read_text(encoding="utf-8"), file)
     except FileNotFoundError as error:
         raise RequestError(f"{file}: no such configuration file") from error
     except (OSError, UnicodeDecodeError) as error:

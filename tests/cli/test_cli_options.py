@@ -104,6 +104,9 @@ RUN = ("finetune", "t.safetensors", "--data", "p")
         (("inspect", "t.safetensors", "--out", ""), "--out: expected a value, found an empty string"),
         (("verify", "t.safetensors", "--weights="), "--weights: expected a value, found an empty string"),
         (("serve", "--home", ""), "--home: expected a value, found an empty string"),
+        (("convert", "test_resnet", "--stage", "3", "--stage=4"), "--stage: expected one value, found 2; give it once"),
+        ((*RUN, "--epochs", "1", "-e", "2", "-e", "3"), "--epochs: expected one value, found 3; give it once"),
+        (("jobs", "list", "--kind", "a", "--kind", "b"), "--kind: expected one value, found 2; give it once"),
         (("inspect", "t.safetensors", "--force"), "--force: nothing is written; name a directory with --out"),
         (("inspect", "t.safetensors", "--format", "png"), "--format: no picture is written; name a directory"),
         (("inspect", "t.safetensors", "--query", "0.5,0.5"), "--query: there are no attention maps without --images"),
@@ -123,6 +126,10 @@ def test_what_is_added_to_see_what_would_happen_refuses_nothing(tcnn: Any, files
     assert tcnn("convert", "test_resnet", "--dry-run", "--force", "--device", "cuda").code == 0
     assert tcnn("finetune", "test_resnet", "--no-convert", "--anneal", "none", "--print-config").code == 0
     assert tcnn("finetune", "test_resnet", "--epochs", 1, "--set", "epochs=2", "--print-config").code == 0
+    assert (
+        tcnn("finetune", "test_resnet", "--print-config", "--set", "lr=1", "--set", "seed=2", "--print-config").code
+        == 0
+    )
 
 
 def test_a_setting_may_be_given_twice_with_one_value(tcnn: Any, files: Path) -> None:

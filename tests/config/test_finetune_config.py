@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from pydantic import ValidationError
 
 import tcnn
@@ -101,18 +100,6 @@ def test_it_cannot_be_changed() -> None:
         FinetuneConfig().epochs = 3  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("kind", ["yaml", "json", "run"])
-@pytest.mark.parametrize("preset", PRESETS)
-def test_what_is_printed_reads_the_same(tmp_path: Path, preset: str, kind: str) -> None:
-    config = finetune_config(preset, assignments=["size=[64,48]", "lr=1.23456789e-5", "conversion.target=last"])
-    values, file = config.model_dump(mode="json"), tmp_path / "config"
-    text = {"yaml": yaml.safe_dump(values), "json": json.dumps(values)}.get(kind) or json.dumps(
-        {"run": "finetune", "model": "test_resnet", "config": values}
-    )
-    file.write_text(text)
-    assert finetune_config("cifar" if preset == "quick" else "quick", file) == config
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -195,53 +182,6 @@ def test_settings_that_contradict_each_other() -> None:
 
 def test_an_unknown_preset() -> None:
     assert refused("fast") == "--preset: expected one of paper, quick, cifar, found 'fast'"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("epochs: [1\n", "neither YAML nor JSON in line 2: "),
-        ("{:::", "neither YAML nor JSON in line 1: "),
-        ("a: \x00", "neither YAML nor JSON: unacceptable character"),
-        ("!!python/object:os.system {}", "neither YAML nor JSON in line 1: "),
-        ("- 1\n- 2\n", "expected settings as `key: value` lines, found list"),
-        ("fast", "expected settings as `key: value` lines, found str"),
-        ("1: 2", "1: no such setting"),
-        ("null: 2", "None: no such setting"),
-        (b"\xff\xfe\x00", "not a readable configuration file (UnicodeDecodeError)"),
-    ],
-)
-def test_files_that_are_no_settings(tmp_path: Path, text: str | bytes, expected: str) -> None:
-    file = tmp_path / "a.yaml"
-    file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    assert refused(file=file).startswith(f"{file}: {expected}")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("epohcs: 3", "epohcs: no such setting; did you mean epochs?"),
-        ("epochs: 2020-01-01", "epochs: input should be a valid integer"),
-        ("conversion: {1: 2}", "conversion.1: keys should be strings"),
-        ("conversion: &a {stage: *a}", "conversion.stage: input should be a valid integer"),
-        ("mixup: {alpha: 0.8}", "mixup: input should be a valid number"),
-    ],
-)
-def test_files_with_wrong_settings(tmp_path: Path, text: str, expected: str) -> None:
-    file = tmp_path / "a.yaml"
-    file.write_text(text)
-    assert refused(file=file).startswith(expected)
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    assert refused(file=tmp_path / "no.yaml") == f"{tmp_path / 'no.yaml'}: no such configuration file"
-    assert refused(file=tmp_path).startswith(f"{tmp_path}: not a readable configuration file")
-
-
-def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "a.yaml"
-    file.write_text("# nothing yet\n")
-    assert finetune_config("quick", file) == finetune_config("quick")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What all commands refuse by one rule: an option that has no effect, and an empty word for a name or a path.
+"""What all commands refuse by one rule: an option without effect or given twice, an empty word for a name or a path.
 
 Of options only those count that were typed, a default given by hand too; what is said names what the option would need,
 or what is in its way. `--dry-run` and `--print-config` are added to a command as it stands, so nothing is refused
@@ -6,6 +6,8 @@ beside them.
 
 An empty word is what a shell makes of a variable that is not set, as in ``--out "$OUT"``; as a path it would be the
 working directory.
+
+Of an option that takes one value and is given twice, the last would be taken; one of the two was a mistake.
 """
 
 import itertools
@@ -180,6 +182,29 @@ def refuse_empty(command: Any) -> None:
         return rest
 
     command.parse_args = parse_args
+
+
+def refuse_twice(command: Any) -> None:
+    """Have a command, and those in it, refuse an option that takes one value and is given more than once."""
+    for inner in getattr(command, "commands", {}).values():
+        refuse_twice(inner)
+    parse = command.parse_args
+
+    def parse_args(context: Any, words: list[str]) -> Any:
+        given = list(words)  # parsing takes words away
+        rest = parse(context, words)
+        _, _, order = command.make_parser(context).parse_args(given)
+        for option in order:
+            if _takes_one(option) and order.count(option) > 1:
+                name = next((name for name in option.opts if name.startswith("--")), option.opts[0])
+                raise RequestError(f"{name}: expected one value, found {order.count(option)}; give it once")
+        return rest
+
+    command.parse_args = parse_args
+
+
+def _takes_one(parameter: Any) -> bool:
+    return parameter.param_type_name == "option" and not (parameter.multiple or parameter.is_flag or parameter.count)
 
 
 def _switches(command: Any) -> set[str]:
