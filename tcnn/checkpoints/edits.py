@@ -16,6 +16,7 @@ from timm.layers import DropBlock2d, DropPath, PatchDropout
 from torch import nn
 
 from tcnn.errors import shorten
+from tcnn.layers.exposed import AttentionPoint
 from tcnn.layers.shaped import ConvolutionShaped
 
 GEOMETRY = ("kernel_size", "stride", "dilation", "padding", "padding_mode")
@@ -128,6 +129,8 @@ def _compared(own: Description, other: Description, plain: nn.Module | None) -> 
 def _kind(module: nn.Module) -> str:
     """The name of a module's class; one for all classes that compute the same."""
     kind = type(module)
+    if kind is AttentionPoint:  # there if attention is not fused, which is how something is computed
+        return NOTHING
     if isinstance(module, torch.fx.GraphModule):
         return "torch.fx.GraphModule"  # each has a class of its own
     if kind.__module__.startswith("tcnn."):  # a faster way to compute what a class of timm or torch does

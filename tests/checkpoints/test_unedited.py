@@ -4,7 +4,8 @@ import copy
 import functools
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import timm
 import torch
 from safetensors import safe_open
 from sampled import sampled
+from timm.layers import set_fused_attn, use_fused_attn
 from timm.utils import freeze
 from torch import Tensor, nn
 from torchvision.ops.misc import FrozenBatchNorm2d
@@ -20,6 +22,7 @@ from torchvision.ops.misc import FrozenBatchNorm2d
 import tcnn
 from tcnn.checkpoints.architecture import describe_model
 from tcnn.errors import CheckpointError
+from tcnn.models.running import gpsa_layers
 
 Lively = Callable[..., nn.Module]
 
@@ -67,6 +70,50 @@ def test_harmless_changes_are_no_edits(lively: Lively, tmp_path: Path) -> None:
         file = tcnn.save(tcnn.convert(source).model, tmp_path / "m.safetensors")
     with safe_open(file, "pt") as handle:
         assert "edited" not in handle.metadata()
+
+
+@contextmanager
+def fused_attention(enabled: bool) -> Iterator[None]:
+    """Context in which timm builds layers with fused attention, or without."""
+    before = use_fused_attn()
+    set_fused_attn(enabled)
+    try:
+        yield
+    finally:
+        set_fused_attn(bool(before))
+
+
+def unfused(model: Any, layers: int) -> None:
+    for layer in list(gpsa_layers(model).values())[:layers]:
+        layer.fused_attn = False
+
+
+@pytest.mark.parametrize("loading", [True, False], ids=["loaded fused", "loaded unfused"])
+@pytest.mark.parametrize("layers", [0, 1, 2])
+@pytest.mark.filterwarnings("error")
+@torch.no_grad()
+def test_attention_that_is_found_by_name_is_no_edit(
+    layers: int, loading: bool, lively: Lively, image: Tensor, tmp_path: Path
+) -> None:
+    """The layer's submodule for that was taken for one that somebody added, or took away."""
+    model: Any = tcnn.convert(lively("test_resnet")).model
+    unfused(model, layers)
+    with fused_attention(loading):
+        file, directory = tcnn.save(model, tmp_path / "m.safetensors"), tcnn.save_directory(model, tmp_path / "hub")
+        for loaded in (tcnn.load(file), tcnn.load(file, source=timm.create_model("test_resnet")), tcnn.load(directory)):
+            assert {layer.fused_attn for layer in gpsa_layers(loaded).values()} == {loading}
+            assert torch.allclose(loaded(image), model.eval()(image), rtol=1e-4, atol=1e-5)
+
+
+def test_what_computes_something_else_there_is_an_edit(lively: Lively) -> None:
+    model: Any = tcnn.convert(lively("test_resnet")).model
+    unfused(model, 2)
+    (_, first), (name, second) = gpsa_layers(model).items()
+    first.attn.attn_drop = nn.Dropout(0.1)
+    second.attn.attn_drop, second.attn.forward = nn.ReLU(), lambda *inputs: torch.zeros(())
+    assert describe_model(model, model.conversion_report).edited == {
+        f"{name}.attn": {"forward": "of its own"}, f"{name}.attn.attn_drop": {"module": "relu"},
+    }  # fmt: skip
 
 
 def mixed_precision_removed(module: nn.Module) -> None:
