@@ -5,7 +5,7 @@ saved, because somebody changed it by hand, the file says what differs (`edited`
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
 import timm
@@ -145,25 +145,38 @@ def source_of(model: nn.Module, report: ConversionReport, source: nn.Module | No
     return rebuild(merged_before(base, merging), report.model_copy(update={"layers": ()}))
 
 
-def rebuilt(base: nn.Module, report: ConversionReport, merging: Merging | None = None) -> nn.Module:
-    """The model of a report, without data, from its source architecture, or from a model that is converted already.
+def rebuilt(
+    base: nn.Module, report: ConversionReport, merging: Merging | None = None, given: Container[str] = ()
+) -> nn.Module:
+    """The model of a report from its source architecture, or from a model that is converted already.
+
+    It has no data but buffers, some of which are computed, and parameters that no file gives: a module may keep them
+    under names of its own.
 
     Args:
         merging: as in `Described`; to merge is to compute, so that the model then has data.
+        given: names of the tensors in the file.
 
     Raises `UnsupportedLayerError` for an architecture that the report does not fit.
     """
     modules = dict(base.named_modules())
     converted = [isinstance(modules.get(layer.name), AttentionLayer) for layer in report.layers]
     if not converted or not all(converted):
-        return rebuilt_and_merged(base if merging else meta_copy(base, buffers=False), report, merging)
+        return rebuilt_and_merged(base if merging else _to_fill(base, report, given), report, merging)
     for layer, now in zip(report.layers, as_they_are(base, report.layers), strict=True):
         for key in (*GEOMETRY, "content", "heads", "content_heads", "head_dim", "position"):
             if getattr(now, key) != (wanted := getattr(layer, key)):
                 raise UnsupportedLayerError(f"{layer.name}: expected {key} {wanted}, found {getattr(now, key)}")
-    made = meta_copy(base, buffers=False)
+    made = _to_fill(base, report, given)
     made.conversion_report = report  # type: ignore[assignment]
     return made
+
+
+def _to_fill(base: nn.Module, report: ConversionReport, given: Container[str]) -> nn.Module:
+    """A copy of an architecture without the data that a file gives, or that are those of converted layers."""
+    layers = {layer.name for layer in report.layers}
+    own = (one for name, one in base.named_parameters() if name not in given and name.rpartition(".")[0] not in layers)
+    return meta_copy(base, but=(*base.buffers(), *own))
 
 
 def fit_classifier(model: nn.Module, classes: object, tensors: Mapping[str, Tensor]) -> None:

@@ -40,14 +40,15 @@ from tcnn.checkpoints.files import (
     record_in,
     record_kept,
 )
+from tcnn.checkpoints.filling import filled
 from tcnn.checkpoints.merging import APART, MERGED, merging_in
 from tcnn.conversion.report import ConversionReport
-from tcnn.errors import CheckpointError, RequestError, one_line, shorten
+from tcnn.errors import CheckpointError, RequestError
 from tcnn.files import path_of, replacing
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.models.checks import named, refuse_prepared, refuse_unwritable, refuse_without_shapes, unwrapped
 from tcnn.models.running import usable_device
-from tcnn.state import EXTRA, VERSIONS, of_file, parts, unshared
+from tcnn.state import EXTRA, VERSIONS, parts, unshared
 from tcnn.verification.report import VerificationReport
 from tcnn.version import __version__
 from tcnn.wording import warn_caller
@@ -247,46 +248,17 @@ def assemble(
     base = architecture(report, name, model_args, classes) if source is None else unwrapped(source)
     refuse_without_shapes(base)
     try:
-        model = rebuilt(base, report, merging)
+        model = rebuilt(base, report, merging, checkpoint.tensors.keys())
     except RequestError as error:
         raise CheckpointError(f"{name}: does not fit {type(base).__name__}: {error}") from error
     if source is not None:
         fit_classifier(model, classes or report.model_args.get("num_classes"), checkpoint.tensors)
     refuse_other_source(model, edited, name)
     found = checkpoint.tensors, checkpoint.section("pretrained_cfg")
-    fill(model, checkpoint, name, "" if source is not None else f"; {way_out(report, *found)}")
+    advice = "" if source is not None else f"; {way_out(report, *found)}"
+    model = filled(model, checkpoint.tensors, checkpoint.metadata, name, advice)
     if cfg := checkpoint.section("pretrained_cfg"):
         merged: Any = {**(getattr(model, "pretrained_cfg", None) or {}), **cfg}
         model.pretrained_cfg = model.default_cfg = merged
     keep_record(model, checkpoint.metadata)
     return model.eval()
-
-
-def fill(model: nn.Module, checkpoint: Checkpoint, name: str, advice: str = "") -> None:
-    """Load a checkpoint's state into a model of its architecture; raises `CheckpointError`."""
-    try:
-        state = of_file(_tie_parameters(model, checkpoint.tensors, name), checkpoint.metadata)
-        model.load_state_dict(state.to_load(model.state_dict()), strict=True, assign=True)
-    except CheckpointError:
-        raise
-    except Exception as error:  # a module reads its state as it likes
-        reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), one_line(error))
-        told = f"{name}: does not fit {checkpoint.conversion.base_model}: {shorten(reason)}{advice}"
-        raise CheckpointError(told) from error
-
-
-def _tie_parameters(model: nn.Module, tensors: dict[str, Tensor], file: str) -> dict[str, Tensor]:
-    """Tie the parameters that the architecture shares: assigning by name would give each name its own tensor."""
-    tensors = dict(tensors)
-    shared: dict[int, tuple[str, nn.Parameter]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if name in tensors and tensors[name].shape == parameter.shape:
-            new = nn.Parameter(tensors[name], parameter.requires_grad)
-            first, kept = shared.setdefault(id(parameter), (name, new))
-            if kept is not new and not torch.equal(kept.nan_to_num(), new.nan_to_num()):
-                raise CheckpointError(
-                    f"{file}: {first} and {name} are one parameter of {type(model).__name__}, and differ in the file; "
-                    "give a source that keeps them apart"
-                )
-            tensors[name] = kept
-    return tensors

@@ -93,10 +93,10 @@ def _state(module: nn.Module) -> dict[str, Any] | None:
 def _without_history(model: nn.Module) -> Memo:
     """Copies of the tensors that the model's modules hold and that are results of a computation with gradients."""
     held = [list(vars(module).values()) for module in model.modules()]
-    return {id(tensor): tensor.detach().clone() for tensor in _tensors_in(held) if not tensor.is_leaf}
+    return {id(tensor): tensor.detach().clone() for tensor in tensors_in(held) if not tensor.is_leaf}
 
 
-def _tensors_in(values: Iterable[object]) -> Iterator[Tensor]:
+def tensors_in(values: Iterable[object]) -> Iterator[Tensor]:
     """Tensors in lists, tuples and dicts, nested, each once; what modules hold is theirs."""
     left, seen = list(values), set[int]()
     while left:

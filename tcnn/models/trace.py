@@ -5,7 +5,7 @@ even for the largest models. A model that cannot run there (it reads values, or 
 parameters nor buffers) is traced on its own device."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -127,13 +127,16 @@ def _channels(layer: nn.Conv2d | AttentionLayer) -> int:
     return layer.in_channels if weight is None or is_lazy(weight) else weight.shape[1] * layer.groups
 
 
-def meta_copy(model: nn.Module, buffers: bool = True) -> nn.Module:
+def meta_copy(model: nn.Module, but: Iterable[Tensor] = ()) -> nn.Module:
     """A copy of the model on the meta device: same structure, no data, and no data copied meanwhile.
 
-    Without `buffers` these keep their values: a file may contain parameters only, and some buffers are computed.
+    Args:
+        but: parameters and buffers that keep their values.
     """
-    memo = memo_of(model)
-    for tensor in (*model.parameters(), *(model.buffers() if buffers else ())):
+    memo, kept = memo_of(model), {id(tensor) for tensor in but}
+    for tensor in (*model.parameters(), *model.buffers()):
+        if id(tensor) in kept:
+            continue
         twin = torch.empty_like(tensor, device="meta")
         memo[id(tensor)] = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
     return copied(model, memo)

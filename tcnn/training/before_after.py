@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from tcnn.checkpoints import checkpoint
+from tcnn.checkpoints.filling import filled
 from tcnn.config import FinetuneConfig
 from tcnn.data.image_set import ImageSet
 from tcnn.errors import EnvironmentFailure, TcnnError
@@ -96,8 +97,8 @@ def _trained(file: Path, run: FinishedRun, data: ImageSet) -> nn.Module:
         return checkpoint.load(file)
     if gpsa_layers(run.source):
         model = prepare(run.source, run.config, data.class_names).model
-        checkpoint.fill(model, checkpoint.read(file), str(file))
-        return model.eval()
+        content = checkpoint.read(file)
+        return filled(model, content.tensors, content.metadata, str(file)).eval()
     unconverted = {"convert": False, "convert_at": None, "matching": 0.0, "freeze": "none", "init": "default"}
     plain = run.config.model_copy(update=unconverted)
     return checkpoint.load(file, source=prepare(run.source, plain, data.class_names).model)
