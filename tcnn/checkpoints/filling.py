@@ -4,16 +4,30 @@ The file's tensors come into a copy of the model, in the place of the model's ow
 parameters and buffers, under several names, and in lists, tuples and dicts (the groups of an optimizer, the weights
 that a penalty sums). To assign them by name would leave the lists with what the model was built with. Then the state is
 loaded as PyTorch loads one, in place, which modules with a way of their own rely on.
+
+Buffers that are in no state dict (the filters of anti-aliasing, tables of positions) are computed anew when the
+architecture is built, in its dtype; a file says in which they were.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from tcnn.errors import CheckpointError, one_line, shorten
 from tcnn.models.copying import Memo, copied, memo_of, tensors_in
+from tcnn.models.running import weights_dtype
 from tcnn.state import of_file
+
+BUFFERS = "buffer_dtypes"
+"""The metadata key of the dtypes of floating-point buffers that are not in the file."""
+
+
+def buffer_dtypes(model: nn.Module, tensors: Collection[str]) -> dict[str, str]:
+    """What a file says of them: its metadata, if there are any; `tensors` are the names of those in the file."""
+    own = {name: str(one.dtype).removeprefix("torch.") for name, one in _computed(model, tensors)}
+    return {BUFFERS: json.dumps(own)} if own else {}
 
 
 def filled(
@@ -26,8 +40,9 @@ def filled(
         advice: the end of what is said of one that does not fit.
     """
     _refuse_parted(model, tensors, file)
+    memo = memo_of(model) | _cast(model, tensors, _recorded(metadata, file)) | _twins(model, tensors)
     try:
-        made = copied(model, memo_of(model) | _twins(model, tensors))
+        made = copied(model, memo)
         state = of_file(_to_read(model, tensors), metadata)
         made.load_state_dict(state.to_load(made.state_dict()), strict=True)
     except Exception as error:  # a module reads its state as it likes
@@ -46,6 +61,38 @@ def _twins(model: nn.Module, tensors: Mapping[str, Tensor]) -> Memo:
             given = tensors[name]
             memo[id(own)] = nn.Parameter(given, own.requires_grad) if isinstance(own, nn.Parameter) else given
     return memo
+
+
+def _computed(model: nn.Module, tensors: Collection[str]) -> Iterator[tuple[str, Tensor]]:
+    """The floating-point buffers that are not in a file with these tensors, by name."""
+    for name, buffer in model.named_buffers():
+        if name not in tensors and buffer.is_floating_point():
+            yield name, buffer
+
+
+def _cast(model: nn.Module, tensors: Mapping[str, Tensor], recorded: Mapping[str, torch.dtype]) -> Memo:
+    """By identity, the floating-point buffers that are not in the file in the dtypes that they had.
+
+    Of a file that does not say, as older ones, those in the dtype of the architecture's weights are of the file's.
+    """
+    named = model.named_parameters()
+    stored = next((tensors[name].dtype for name, one in named if name in tensors and one.is_floating_point()), None)
+    follows = {} if stored is None else {weights_dtype(model): stored}
+    return {
+        id(buffer): buffer.detach().to(recorded.get(name, follows.get(buffer.dtype, buffer.dtype)))
+        for name, buffer in _computed(model, tensors)
+    }
+
+
+def _recorded(metadata: Mapping[str, str], file: str) -> dict[str, torch.dtype]:
+    """What `buffer_dtypes` wrote; raises `CheckpointError` for anything else."""
+    try:
+        found = {name: getattr(torch, str(dtype)) for name, dtype in json.loads(metadata.get(BUFFERS, "{}")).items()}
+    except (ValueError, AttributeError):
+        found = {"": None}
+    if not all(isinstance(one, torch.dtype) and one.is_floating_point for one in found.values()):
+        raise CheckpointError(f"{file}: what it says of its buffers is damaged; copy or download it again")
+    return found
 
 
 def _to_read(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
