@@ -17,7 +17,7 @@ from torch import Tensor
 from tcnn.arguments import typed
 from tcnn.characters import fault
 from tcnn.data.decode import Mode, UnreadableImage, decode, mode_of, reason
-from tcnn.data.parts import balanced_places, first_places_of_each, held_out_places, listing
+from tcnn.data.parts import balanced_places, chosen_places, first_places_of_each, held_out_places, listing
 from tcnn.data.sources.folder import open_folder
 from tcnn.data.sources.hub import HubSource, open_hub
 from tcnn.data.sources.names import class_name
@@ -124,8 +124,8 @@ class ImageSet:
         )
 
     def subset(self, indices: Iterable[int] | Tensor) -> "ImageSet":
-        """The images at some indices, in their order; the class names stay."""
-        chosen = torch.as_tensor(indices if isinstance(indices, Tensor) else list(indices), dtype=torch.int64)
+        """The images at some indices, in their order, or those of a mask of them all; the class names stay."""
+        chosen = chosen_places(indices, len(self))
         places = self._places[chosen]
         targets = self.targets[chosen]
         return ImageSet(
@@ -219,7 +219,7 @@ def split_off(data: ImageSet, fraction: float, seed: int) -> tuple[ImageSet, Ima
     held_out = held_out_places(data.targets, data.identities(), fraction, seed)
     if not held_out.any():
         raise RequestError("no class has two images, so none can be held out; give a validation set with --val")
-    return data.subset((~held_out).nonzero()[:, 0]), data.subset(held_out.nonzero()[:, 0])
+    return data.subset(~held_out), data.subset(held_out)
 
 
 def class_balanced(data: ImageSet, fraction: float, seed: int) -> ImageSet:

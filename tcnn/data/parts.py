@@ -7,11 +7,29 @@ import hashlib
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+import numpy
 import torch
 from torch import Tensor
 
 from tcnn.data.order import shuffle_seed
 from tcnn.errors import RequestError
+from tcnn.formatting import some
+
+
+def chosen_places(chosen: Iterable[object] | Tensor, count: int) -> Tensor:
+    """(M,), int64: the places of some of `count` images, given by their indices or by a mask of all of them.
+
+    Raises `RequestError` for anything else: a fraction, or a mask of another length.
+    """
+    given = numpy.asarray(chosen.cpu() if isinstance(chosen, Tensor) else list(chosen))
+    if given.dtype == bool and given.shape == (count,):
+        return torch.from_numpy(given).nonzero()[:, 0]
+    if given.size and (given.ndim != 1 or given.dtype.kind not in "iu"):
+        raise RequestError(
+            f"indices: expected whole numbers in one row, or a mask of {some(count, 'image')}, found "
+            f"{given.dtype} of {given.shape}"
+        )
+    return torch.from_numpy(given.reshape(-1).astype(numpy.int64))
 
 
 def held_out_places(targets: Tensor, images: Tensor, fraction: float, seed: int) -> Tensor:

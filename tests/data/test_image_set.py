@@ -85,6 +85,19 @@ def test_subset(data: ImageSet) -> None:
     assert repr(some) == "ImageSet(2 images of 5 classes)"
 
 
+def test_a_mask_chooses_where_it_is_true(data: ImageSet) -> None:
+    """Its values were taken for the places 0 and 1."""
+    mask = data.targets == 1
+    expected = [data.filename(place) for place in (1, 2)]
+    for given in (mask, mask.numpy(), mask.tolist(), mask.nonzero()[:, 0].to(torch.int32)):
+        assert names(data.subset(given)) == expected
+    assert len(data.subset(~mask)) == len(data) - 2
+    assert names(data.subset([-1])) == [data.filename(len(data) - 1)]
+    for wrong, found in ((mask[:5], r"bool of \(5,\)"), ([0.5, 1.0], "float64"), (mask[None], "bool"), (["1"], "<U1")):
+        with pytest.raises(RequestError, match=f"expected whole numbers in one row, or a mask of 52 images, .*{found}"):
+            data.subset(wrong)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("fraction", [0.01, 0.1, 0.25, 0.5, 0.99])
 def test_split_off(data: ImageSet, fraction: float) -> None:
     train, val = split_off(data, fraction, seed=3)

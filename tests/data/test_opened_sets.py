@@ -61,6 +61,11 @@ def with_transform(data: Any) -> Any:
     return data
 
 
+def with_targets(data: Any, target: Any) -> Any:
+    data.targets = [target] * len(data)
+    return data
+
+
 def pixels(data: ImageSet) -> list[tuple[bytes, int]]:
     return [(image.tobytes(), target) for image, target in map(data.load, range(len(data)))]
 
@@ -174,6 +179,10 @@ def test_ones_own_is_opened_as_the_model_sees() -> None:
         (lambda folder, rows: ImageFolder(str(folder), lambda image: image), "its transform would have no effect"),
         (lambda folder, rows: rows.with_transform(lambda row: row), "its with_transform would have no effect"),
         (lambda folder, rows: with_transform(Subset(rows, [0])), "its transform would have no effect"),
+        (lambda folder, rows: Subset(ImageFolder(str(folder)), [True] * 30), "as the indices of a Subset, found bool"),
+        (lambda folder, rows: Subset(ImageFolder(str(folder)), [0.5]), "whole numbers as the indices .* float64"),
+        (lambda folder, rows: with_targets(ImageFolder(str(folder)), 0.5), "whole numbers as targets, found float64"),
+        (lambda folder, rows: with_targets(ImageFolder(str(folder)), "red"), "whole numbers as targets, found <U3"),
         (lambda folder, rows: rows.cast_column("image", datasets.Image(mode="HSV")), "mode RGB or L, found HSV"),
         (lambda folder, rows: rows.to_iterable_dataset(), "is a stream"),
         (lambda folder, rows: rows.remove_columns("label"), "expected an image column and a column `label`"),

@@ -103,7 +103,7 @@ def open_opened(data: Any, split: str) -> Found:
     """A data set of one of the `KINDS`; raises `RequestError` for anything else, and for one with a transform."""
     _refuse_transforms(data)
     if isinstance(data, Subset):  # of torch.utils.data.random_split
-        whole, places = open_opened(data.dataset, split), numpy.asarray(data.indices, dtype=numpy.int64)
+        whole, places = open_opened(data.dataset, split), _whole_numbers(data.indices, "the indices of a Subset")
         labels = whole.labels[places]
         part = PartSource(whole.source, places)
         as_is = type(data).__getitem__ is Subset.__getitem__
@@ -119,10 +119,22 @@ def open_opened(data: Any, split: str) -> Found:
     names, targets = getattr(data, "classes", None), getattr(data, "targets", None)
     if not isinstance(names, Sequence) or targets is None or not hasattr(data, "__getitem__"):
         raise RequestError(f"data: expected {KINDS}, found {shorten(repr(data), 80)}")
-    labels = numpy.asarray(targets, dtype=numpy.int64).copy()  # which the caller cannot change
+    labels = _whole_numbers(targets, "targets")
     if labels.shape != (len(data),):
         raise RequestError(f"data: expected a class for each of {len(data)} images, found targets of {labels.shape}")
     return Found(tuple(map(str, names)), labels, _source(data, labels), None)
+
+
+def _whole_numbers(values: Any, what: str) -> NDArray[numpy.int64]:
+    """Indices, of images or classes, which the caller cannot change; raises `RequestError` for masks and fractions."""
+    found = numpy.asarray(values)
+    try:
+        numbers = found.astype(numpy.int64)
+    except (ValueError, TypeError):
+        numbers = numpy.zeros(0, numpy.int64)
+    if found.size and (found.dtype == bool or not numpy.array_equal(found, numbers)):
+        raise RequestError(f"data: expected whole numbers as {what}, found {found.dtype}, such as {found.flat[0]!r}")
+    return numbers
 
 
 def _source(data: Any, labels: NDArray[numpy.int64]) -> Source:
