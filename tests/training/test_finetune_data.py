@@ -9,16 +9,17 @@ import timm
 import torch
 from data_pictures import as_mixed_shard, as_tar, draw, draw_classes, plain_transform
 from PIL import Image
+from timm.models import save_for_hf
 from tiny_runs import TwoConvs, colours, run, seeded, tiny
 
 import tcnn
 from tcnn.data.image_set import open_dataset, split_off
 from tcnn.errors import RequestError
-from tcnn.models.trace import input_settings
+from tcnn.models.trace import input_settings, input_shape
 from tcnn.training.distributed import Processes
 from tcnn.training.finetune import finetune
-from tcnn.training.preparing.inputs import training_loader
-from tcnn.training.preparing.prepare import prepare
+from tcnn.training.preparing.inputs import open_data_sets, training_loader
+from tcnn.training.preparing.prepare import in_chans, prepare
 from tcnn.training.record import trained_on_too
 from tcnn.training.runs.callbacks import Progress
 from tcnn.training.runs.rundir import RunDirectory
@@ -184,6 +185,21 @@ def test_a_grey_model(tmp_path: Path) -> None:
     source = timm.create_model("test_resnet", in_chans=1, num_classes=3)
     result = run(source, colours(tmp_path / "colours", images=4), tmp_path / "run", epochs=1)
     assert tcnn.load(result.best).pretrained_cfg["input_size"][0] == 1
+
+
+@pytest.mark.parametrize("convert", [False, True])
+def test_a_grey_model_in_a_directory_of_timms(tmp_path: Path, convert: bool) -> None:
+    """It was given images in colour, which ended in its first convolution."""
+    grey, place = timm.create_model("test_resnet", in_chans=1, num_classes=3), tmp_path / "grey"
+    if convert:
+        tcnn.save_directory(tcnn.convert(grey, input_size=(32, 32)).model, place)
+    else:
+        save_for_hf(grey, place, safe_serialization=True, model_args={"in_chans": 1})
+    train, _, _ = open_data_sets(str(colours(tmp_path / "colours")), None, tiny(), in_chans(f"local-dir:{place}"))
+    assert train.mode == "L"
+    begun = prepare(f"local-dir:{place}", tiny(), train.class_names).model
+    assert input_shape(begun, (32, 32)) == (1, 32, 32)
+    assert [in_chans(name) for name in ("t_test_resnet", "test_resnet.r160_in1k", "timm/test_resnet")] == [3] * 3
 
 
 def test_validation_images_that_are_the_training_images_are_noted(data: Path, tmp_path: Path) -> None:

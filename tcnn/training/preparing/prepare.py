@@ -166,8 +166,8 @@ def in_chans(source: str | Path | nn.Module) -> int:
             return given
         cfg: dict[str, Any] = content.section("pretrained_cfg") or {}
         return int(cfg.get("input_size", [3])[0])
-    entry = catalogue.entries().get(str(source).partition(".")[0])
-    return entry.input_size[0] if entry else 3
+    entry = catalogue.entries().get(catalogue.architecture(str(source)).partition(".")[0])
+    return entry.input_size[0] if entry else input_shape(create_structure(str(source)))[0]
 
 
 def teacher_for(
