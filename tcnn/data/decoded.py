@@ -42,7 +42,7 @@ class DecodedSource:
         return {**self.__dict__, "_pixels": None}  # pickled, the mapping would be a copy of all images
 
     def filename(self, index: int) -> str:
-        return self.names[index].decode(errors="replace")
+        return self.names[index].decode(errors="backslashreplace")
 
     def stamp(self, index: int) -> str | None:
         return stamp_of(self.file)

@@ -45,7 +45,8 @@ class ImageSet:
 
     `class_names`: index → name, immutable. `targets`: (N,), int64, known without decoding an image. `split`: the name
     of the split that was opened, None if the data set is not divided: another split of it would be the same images.
-    `left_out`: a note of the files that were not taken for images, if there are any.
+    `left_out`: a note of the files that were not taken for images, if there are any. `places`: (N,), int64, where the
+    images are in the set that was opened.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class ImageSet:
         self.mode: Mode = mode
         self.split, self.left_out = split, left_out
         self._source = source
-        self._places = torch.arange(len(targets)) if places is None else places
+        self.places = torch.arange(len(targets)) if places is None else places
         self._whole = whole
 
     def __len__(self) -> int:
@@ -75,7 +76,7 @@ class ImageSet:
 
     def load(self, index: int) -> tuple[Image.Image, int]:
         """Decode an image, RGB or L; returns it with its class. Raises `UnreadableImage`, `IndexError`."""
-        target, place = int(self.targets[index]), int(self._places[index])
+        target, place = int(self.targets[index]), int(self.places[index])
         try:
             opened = self._source.open(place)
             with opened:
@@ -88,29 +89,29 @@ class ImageSet:
 
     def filename(self, index: int) -> str:
         """Readable name of an image."""
-        return self._source.filename(int(self._places[index]))
+        return self._source.filename(int(self.places[index]))
 
     def stamp(self, index: int) -> str | None:
         """What changes with an image where it is replaced in place; None if that is not known, or it is gone."""
-        return self._source.stamp(int(self._places[index]))
+        return self._source.stamp(int(self.places[index]))
 
     def keys(self) -> list[str] | None:
         """The folder and name of every image, wherever the set lies; None where images have numbers alone."""
         keys = self._source.keys()
-        return None if keys is None else [keys[place] for place in self._places.tolist()]
+        return None if keys is None else [keys[place] for place in self.places.tolist()]
 
     def identities(self) -> Tensor:
         """(N,), equal where one image is listed several times: the same file, bytes or row. No image is read."""
-        return torch.from_numpy(self._source.identities())[self._places]
+        return torch.from_numpy(self._source.identities())[self.places]
 
     def sizes(self) -> Tensor | None:
         """(N,), the bytes of every image's file, 0 where it is gone; None where images are not files on the disk."""
         sizes = self._source.sizes()
-        return None if sizes is None else torch.from_numpy(sizes)[self._places]
+        return None if sizes is None else torch.from_numpy(sizes)[self.places]
 
     def digest(self, index: int) -> bytes | None:
         """What changes with the bytes of an image's file; None where there is none that can be read."""
-        with suppress(OSError), self._source.open(int(self._places[index])) as file:
+        with suppress(OSError), self._source.open(int(self.places[index])) as file:
             return None if isinstance(file, Image.Image) else hashlib.sha256(file.read()).digest()
         return None
 
@@ -120,13 +121,13 @@ class ImageSet:
             return self
         mode, whole = mode_of(in_chans), self._whole and self._whole.of_channels(in_chans)
         return ImageSet(
-            self._source, self.class_names, self.targets, mode, self.split, self._places, whole, self.left_out
+            self._source, self.class_names, self.targets, mode, self.split, self.places, whole, self.left_out
         )
 
     def subset(self, indices: Iterable[int] | Tensor) -> "ImageSet":
         """The images at some indices, in their order, or those of a mask of them all; the class names stay."""
         chosen = chosen_places(indices, len(self))
-        places = self._places[chosen]
+        places = self.places[chosen]
         targets = self.targets[chosen]
         return ImageSet(
             self._source, self.class_names, targets, self.mode, self.split, places, self.whole, self.left_out

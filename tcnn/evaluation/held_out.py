@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tcnn.checkpoints.files import checkpoint_file, record_kept, training_record
 from tcnn.checkpoints.opening import check_exists
-from tcnn.data.image_set import ImageSet, open_dataset, split_off
+from tcnn.data.image_set import ImageSet, open_dataset
+from tcnn.data.parts import held_out_places
 from tcnn.data.sources.names import seen_from_here
 from tcnn.errors import RequestError
 from tcnn.zoo.own_network import network_name
@@ -47,8 +48,8 @@ class Training(NamedTuple):
 class Unseen(NamedTuple):
     """The images of a data set that may be measured."""
 
-    files: frozenset[str] | None
-    """Their names; None are all."""
+    mask: Tensor | None
+    """(N,), bool, over all images of the data set; None is all of them."""
     trained_on: tuple[str, ...]
     """Models that were trained on some of them: nothing can be said about others from these."""
     part_lost: tuple[str, ...] = ()
@@ -171,8 +172,7 @@ def unseen(
     if not parts:
         return Unseen(None, tuple(trained_on), tuple(lost))
     ((share, seed),) = parts
-    _, held_out = split_off(opening().whole, share, seed)
-    return Unseen(frozenset(map(held_out.filename, range(len(held_out)))), tuple(trained_on), tuple(lost))
+    return Unseen(_held_out(opening().whole, share, seed), tuple(trained_on), tuple(lost))
 
 
 class _Prints(NamedTuple):
@@ -238,9 +238,8 @@ def learned_note(model: nn.Module, data: ImageSet) -> str | None:
     learned, hint = len(data), "measure it on others"
     if (part := _part(here, prints)) is not None:
         share, seed = part
-        _, held_out = split_off(_numbered(data.whole, record.get("class_names", ())), share, seed)
-        known = set(map(held_out.filename, range(len(held_out))))
-        learned = sum(data.filename(index) not in known for index in range(len(data)))
+        held_out = _held_out(_numbered(data.whole, record.get("class_names", ())), share, seed)
+        learned = int((~held_out[data.places]).sum())
         hint = f"what it has not is split_off(data, {share:g}, {seed})[1], of tcnn.data.image_set"
     if not learned:
         return None
@@ -264,11 +263,9 @@ def _files(models: Sequence[str], weights: Path | None, given: Given) -> Sequenc
     return [given.get(name, name) for name in models] if weights is None else [str(weights)]
 
 
-def only(images: ImageSet, files: frozenset[str] | None) -> ImageSet:
-    """The images with these names."""
-    if files is None:
-        return images
-    return images.subset([index for index in range(len(images)) if images.filename(index) in files])
+def _held_out(data: ImageSet, share: float, seed: int) -> Tensor:
+    """(N,), bool: the images of a whole set that `split_off` holds out."""
+    return held_out_places(data.targets, data.identities(), share, seed)
 
 
 def same(one: str, other: str) -> bool:

@@ -163,6 +163,18 @@ def test_names_that_would_be_taken_for_others(tmp_path: Path, content: bytes, me
         open_dataset(f"wds/{tmp_path}")
 
 
+def test_classes_in_another_encoding(tmp_path: Path) -> None:
+    """They are no UTF-8, and were one class."""
+    write(
+        tmp_path / "0.tar",
+        [{**one, "cls": f"caf{'éèê'[place]}".encode("latin-1")} for place, one in enumerate(samples(3))],
+    )
+    with pytest.raises(
+        RequestError, match=r"the class name 'caf\\udce8' has a lone surrogate \(U\+DCE8\), as of bytes"
+    ):
+        open_dataset(f"wds/{tmp_path}")
+
+
 def test_names_as_windows_writes_them(tmp_path: Path) -> None:
     write(tmp_path / "0.tar", samples(6))
     (tmp_path / "classes.txt").write_bytes("\ufeffcat\r\ndog\r\nfox\r\n\r\n".encode())

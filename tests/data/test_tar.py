@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy
 import pytest
-from data_pictures import as_tar, classes_of, draw_classes
+from data_pictures import as_tar, classes_of, draw_classes, latin_tar
 
+from tcnn.data.decoded import in_memory
 from tcnn.data.image_set import open_dataset
 from tcnn.data.sources.tar import members
 from tcnn.errors import RequestError
@@ -120,6 +121,17 @@ def test_every_tar_format(tmp_path: Path, form: int) -> None:
     data = open_dataset(str(tmp_path / "data.tar"))
     assert classes_of(data) == {"dog": 2, long: 2}
     assert data.load(3)[0].size == (12, 10)
+
+
+def test_names_of_another_encoding(tmp_path: Path) -> None:
+    """As old archives have them: all images had one name."""
+    data = open_dataset(latin_tar(draw_classes(tmp_path / "data", ["cat", "dog"], 2), tmp_path))
+    assert [data.filename(place).rpartition("data.tar/")[2] for place in range(4)] == [
+        f"{name}/{letter}.jpg" for name in ("cat", "dog") for letter in (r"\xe0", r"\xe1")
+    ]
+    kept = in_memory(data, tmp_path / "kept")
+    assert [kept.filename(place) for place in range(4)] == [data.filename(place) for place in range(4)]
+    assert kept.listing() == data.listing()
 
 
 def test_a_tar_that_is_not_whole(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import timm
-from data_pictures import as_mixed_shard, draw_classes
+from data_pictures import as_mixed_shard, draw_classes, latin_tar
 from tiny_runs import tiny
 
 import tcnn
@@ -91,3 +91,9 @@ def test_images_that_were_seen_in_grey(first: Path, tmp_path: Path) -> None:
     module = timm.create_model("test_resnet", in_chans=1)
     run = Path(tcnn.finetune(module, str(photos), config=config, out=tmp_path / "run", quiet=True).last)
     assert measured(run, photos) == measured(run, copy) == (True, False, 6)
+
+
+def test_names_of_another_encoding(first: Path, tmp_path: Path) -> None:
+    """All images had one name, so all were measured as held out."""
+    archive = latin_tar(first.parent.parent / "photos", tmp_path)
+    assert measured(train("test_resnet", archive, tmp_path / "run"), archive) == (True, False, 6)

@@ -84,6 +84,15 @@ def as_tar(root: Path) -> str:
     return str(path)
 
 
+def latin_tar(root: Path, folder: Path) -> str:
+    """As an archive in GNU's format whose images are called à.jpg, á.jpg, … in Latin-1, which is no UTF-8."""
+    path = folder / "data.tar"
+    with tarfile.open(path, "w", format=tarfile.GNU_FORMAT, encoding="latin-1") as archive:
+        for file in sorted(root.glob("*/*.jpg")):
+            archive.add(file, f"{file.parent.name}/{chr(0xE0 + int(file.stem))}.jpg")
+    return str(path)
+
+
 def classes_of(data: "ImageSet") -> dict[str, int]:
     """How many images each class has."""
     counts = data.targets.bincount(minlength=len(data.class_names)).tolist()

@@ -33,7 +33,7 @@ CONCURRENT_SHARDS = 4
 """Number of shards that are indexed at the same time."""
 CHANGES = ("ETag", "etag", "mtime", "LastModified", "Last-Modified", "last_modified", "updated", "created")
 """What fsspec's stores call that by which a changed object is known; the index of one without is not kept."""
-RULES = 2
+RULES = 3
 """Number of the rules of what is an image of a shard: an index that was made by others is not used."""
 _PAUSE = 1.0
 

@@ -90,7 +90,7 @@ def _image(fields: Fields) -> Member | None:
 
 def _label(shard: str, key: str, written: dict[str, bytes]) -> str:
     for field, content in written.items():
-        said = content.decode(errors="replace").strip()
+        said = content.decode(errors="surrogateescape").strip()  # no name, and refused, unlike a sign for all of them
         if field == "cls" and said:
             return said
         try:

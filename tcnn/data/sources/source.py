@@ -59,7 +59,7 @@ class ArchiveMembers:
         return self.archives[self.where[index]]
 
     def filename(self, index: int) -> str:
-        return f"{self.archive(index)}/{self.names[index].decode(errors='replace')}"
+        return f"{self.archive(index)}/{self.names[index].decode(errors='backslashreplace')}"
 
     def keys(self) -> Sequence[str]:
         return [image_key(os.fsdecode(name)) for name in self.names.tolist()]

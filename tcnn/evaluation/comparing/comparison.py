@@ -177,7 +177,7 @@ def _compare(
         split=None if first.split is None else opened.split,
         layout=", ".join(dict.fromkeys(layouts)),
         images=len(first),
-        held_out=unseen.files is not None,
+        held_out=unseen.mask is not None,
         trained_on=list(unseen.trained_on),
         part_lost=list(unseen.part_lost),
         left_out=first.left_out,

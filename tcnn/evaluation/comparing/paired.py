@@ -144,7 +144,7 @@ def measure_on(
         change = scores.paired(one, other)
         return PruningAccuracy(
             data=data, images=len(one), before=float(one.mean()), after=float(other.mean()),
-            difference=change.mean, low=change.low, high=change.high, held_out=unseen.files is not None,
+            difference=change.mean, low=change.low, high=change.high, held_out=unseen.mask is not None,
             trained_on=bool(unseen.trained_on),
         )  # fmt: skip
 

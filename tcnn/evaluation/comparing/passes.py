@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tcnn.config.evaluation import EvaluationConfig
 from tcnn.data.image_set import ImageSet, first_of_each, open_dataset
@@ -64,7 +64,7 @@ class DataSets:
         self.split: str = config.split or "val"
         self._lacking: RequestError | None = None
         """What was wrong with `val`, if `train` was opened in its place."""
-        self._files: frozenset[str] | None = None
+        self._chosen: Tensor | None = None
         self._sets: dict[tuple[str, int, tuple[str, ...] | None], ImageSet] = {}
 
     def restrict(self, unseen: held_out.Unseen) -> None:
@@ -72,8 +72,8 @@ class DataSets:
 
         The data set has been opened before.
         """
-        if unseen.files is not None:
-            self._files = unseen.files
+        if unseen.mask is not None:
+            self._chosen = unseen.mask
             self._sets.clear()
         elif self._lacking is not None:
             raise self._lacking
@@ -81,7 +81,9 @@ class DataSets:
     def __call__(self, folder: Path | None, channels: int = 3, class_names: tuple[str, ...] | None = None) -> ImageSet:
         key = (str(folder or self._data), channels, class_names)
         if key not in self._sets:
-            images = held_out.only(self._open(folder, channels, class_names), self._files)
+            images = self._open(folder, channels, class_names)
+            if self._chosen is not None:
+                images = images.subset(self._chosen)
             if self._config.limit is not None:
                 images = first_of_each(images, self._config.limit)
             self._sets[key] = images
