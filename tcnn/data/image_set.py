@@ -17,7 +17,7 @@ from torch import Tensor
 from tcnn.arguments import typed
 from tcnn.characters import fault
 from tcnn.data.decode import Mode, UnreadableImage, decode, mode_of, reason
-from tcnn.data.parts import balanced_places, chosen_places, first_places_of_each, held_out_places, listing
+from tcnn.data.parts import balanced_places, chosen_places, first_places_of_each, held_out_places, listing, renumbered
 from tcnn.data.sources.folder import open_folder
 from tcnn.data.sources.hub import HubSource, open_hub
 from tcnn.data.sources.names import class_name
@@ -29,7 +29,7 @@ from tcnn.data.sources.tar import open_tar
 from tcnn.data.sources.torchvision_sets import ArraySource, open_torch
 from tcnn.data.transforms import training_transform
 from tcnn.errors import RequestError, TcnnError, one_line
-from tcnn.formatting import few, some
+from tcnn.formatting import some
 
 __all__ = ["ImageSet", "UnreadableImage", "class_balanced", "open_dataset", "split_off", "training_transform"]
 
@@ -124,6 +124,18 @@ class ImageSet:
             self._source, self.class_names, self.targets, mode, self.split, self.places, whole, self.left_out
         )
 
+    def numbered_as(self, class_names: Sequence[str], what: str = "data") -> "ImageSet":
+        """The same images with the class names, and so the targets, of another set or of a model.
+
+        Raises `RequestError`, which begins with `what` they are, for an image of another class.
+        """
+        if self.class_names == tuple(class_names):
+            return self
+        targets = renumbered(self.targets, self.class_names, class_names, what)
+        return ImageSet(
+            self._source, class_names, targets, self.mode, self.split, self.places, self.whole, self.left_out
+        )
+
     def subset(self, indices: Iterable[int] | Tensor) -> "ImageSet":
         """The images at some indices, in their order, or those of a mask of them all; the class names stay."""
         chosen = chosen_places(indices, len(self))
@@ -144,7 +156,7 @@ class ImageSet:
         A part that was held out is the same one for as long as it does not; the pixels are the fingerprint's.
         """
         whole = self.whole
-        return listing(whole.keys(), whole.targets.tolist(), self.class_names)
+        return listing(whole.keys(), whole.targets.tolist(), whole.class_names)
 
     def fingerprint(self, ordered: bool = True) -> str:
         """What tells the whole set from others, wherever it lies: its number of images and the pixels of some.
@@ -201,7 +213,7 @@ def open_dataset(
     if wrong := [label for label in targets.aminmax() if not 0 <= label < len(found.names)]:
         raise RequestError(f"{spec}: an image has the label {int(wrong[0])}, and there are {len(found.names)} classes")
     if class_names is not None:
-        targets = _renumbered(found, targets, class_names, str(spec))
+        targets = renumbered(targets, found.names, class_names, str(spec))
     for name in found.names:
         # They are stored in checkpoints, which at the end of a long run is too late to find out.
         if unfit := fault(name):
@@ -276,20 +288,3 @@ def _check_distinct(names: Sequence[str], spec: str) -> None:
                 f"{spec}: the classes {first[name]} and {index} are both called {name!r}; give each a name of its own"
             )
         first[name] = index
-
-
-def _renumbered(found: Found, targets: Tensor, class_names: Sequence[str], spec: str) -> Tensor:
-    """Targets by the training set's indices. Raises `RequestError` for a class that the training set does not have."""
-    known = {class_name(name): index for index, name in enumerate(class_names)}  # an older version's may be of a Mac
-    used = targets.unique().tolist()
-    unknown = [found.names[label] for label in used if found.names[label] not in known]
-    if unknown:
-        near = difflib.get_close_matches(unknown[0], class_names, 1)
-        hint = f" (near: {near[0]})" if near else ""
-        raise RequestError(
-            f"{spec}: unknown class {few(unknown)}{hint}; it must have classes that were trained ({len(known)} of them)"
-        )
-    table = torch.full((len(found.names),), -1)
-    for label in used:
-        table[label] = known[found.names[label]]
-    return table[targets]

@@ -3,6 +3,7 @@
 A part is drawn again for as long as the data set lists the same images in the same order: `listing`.
 """
 
+import difflib
 import hashlib
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -12,8 +13,9 @@ import torch
 from torch import Tensor
 
 from tcnn.data.order import shuffle_seed
+from tcnn.data.sources.names import class_name
 from tcnn.errors import RequestError
-from tcnn.formatting import some
+from tcnn.formatting import few, some
 
 
 def chosen_places(chosen: Iterable[object] | Tensor, count: int) -> Tensor:
@@ -30,6 +32,27 @@ def chosen_places(chosen: Iterable[object] | Tensor, count: int) -> Tensor:
             f"{given.dtype} of {given.shape}"
         )
     return torch.from_numpy(given.reshape(-1).astype(numpy.int64))
+
+
+def renumbered(targets: Tensor, names: Sequence[str], class_names: Sequence[str], what: str) -> Tensor:
+    """Targets (N,), which are indices of `names`, as those of `class_names`, such as the training set's.
+
+    Raises `RequestError`, which begins with `what` they are of, for a class that is not among these.
+    """
+    known = {class_name(name): index for index, name in enumerate(class_names)}  # an older version's may be of a Mac
+    own = [class_name(name) for name in names]
+    used = targets.unique().tolist()
+    unknown = [names[label] for label in used if own[label] not in known]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], class_names, 1)
+        hint = f" (near: {near[0]})" if near else ""
+        raise RequestError(
+            f"{what}: unknown class {few(unknown)}{hint}; it must have classes that were trained ({len(known)} of them)"
+        )
+    table = torch.full((len(names),), -1)
+    for label in used:
+        table[label] = known[own[label]]
+    return table[targets]
 
 
 def held_out_places(targets: Tensor, images: Tensor, fraction: float, seed: int) -> Tensor:

@@ -28,12 +28,13 @@ from tcnn.config.values import sides_of
 from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.data.loader import Batch, EvaluationLoader
 from tcnn.data.sources.opened import Opened
+from tcnn.data.sources.source import same_kind
 from tcnn.data.transforms import Transform, evaluation_transform
 from tcnn.display import counting
 from tcnn.errors import RequestError, TcnnError, out_of_memory, shorten
 from tcnn.evaluation.corruptions import Corruption, MixedCorruption
 from tcnn.evaluation.held_out import learned_note
-from tcnn.evaluation.scores import ClassScore, Confusion, Evaluation
+from tcnn.evaluation.scores import ClassScore, Evaluation, confusions
 from tcnn.folding.fold import fused
 from tcnn.models.checks import refuse_without_values, unwrapped
 from tcnn.models.running import place_of, usable_device, weights_dtype
@@ -48,8 +49,6 @@ Progress = Callable[[int], None]
 Observe = Callable[[Batch, Tensor | None], None]
 """Called with each batch and the scored outputs for its images, (B, classes); None where none could be read."""
 
-NAMED_CONFUSIONS = 1000
-"""Largest number of pairs of classes of which a result tells how often one was taken for the other."""
 NAMED_UNREADABLE = 20
 """Largest number of unreadable files that a result names; it counts them all."""
 
@@ -93,7 +92,8 @@ def evaluate(
 
     Args:
         model: a module, or the name of one as `tcnn evaluate` takes it.
-        data: an opened data set; or what `open_dataset` takes, whose validation split is measured, if it has one.
+        data: an opened data set; or what `open_dataset` takes, whose validation split is measured, if it has one. Its
+            classes are matched with the model's by their names, where these are known.
         size: side, or (height, width), in pixels that the images are cropped to; default the model's own.
         crop_pct: the crop's share of the resized image; default the model's own.
         batch_size: images of one forward pass in this process.
@@ -106,7 +106,7 @@ def evaluate(
         progress: called after each batch with the number of its images; by default, of several, counted on
             stderr.
         quiet: show nothing.
-        observe: called with what the model says to each batch of this process.
+        observe: called with what the model says to each batch of this process, whose targets are the model's outputs.
         warn: whether to warn of images that the model has learned from, and of files that are not taken for images.
         rank, world: this process and the number of processes. With more than one, all of them must call at once, in an
             initialised process group; every image is counted once and every process returns the same counts.
@@ -122,16 +122,19 @@ def evaluate(
     refuse_without_values(model, "evaluate")
     if amp not in get_args(Amp):
         raise RequestError(f"amp: expected {', '.join(get_args(Amp))}, found {amp!r}")
+    if isinstance(model, DistributedDataParallel):
+        # Its forward would wait for the other processes, whose batches may be fewer.
+        model = model.get_submodule("module")
+    names = label_names(model)
     if not isinstance(data, ImageSet):
-        data = open_dataset(data, "validation", label_names(model) or None, input_shape(model)[0])
+        data = open_dataset(data, "validation", names or None, input_shape(model)[0])
+    elif class_subset is None and same_kind(names, data.class_names):
+        data = data.numbered_as(names)
     at_least(1, world=world)
     if not 0 <= rank < world:
         raise RequestError(f"rank: expected 0 to {world - 1}, of {world} processes, found {rank}")
     if world > 1 and not (dist.is_available() and dist.is_initialized()):
         raise RequestError(f"evaluate: {world} processes need torch.distributed.init_process_group first")
-    if isinstance(model, DistributedDataParallel):
-        # Its forward would wait for the other processes, whose batches may be fewer.
-        model = model.get_submodule("module")
     for note in filter(None, (data.left_out, learned_note(model, data)) if warn and rank == 0 else ()):
         warn_caller(note)
     place = usable_device(device) if device is not None else place_of(model)
@@ -285,15 +288,8 @@ def _summary(parts: Sequence[_ProcessResult], data: ImageSet, classes: int) -> E
             name: ClassScore(images=int(n), right=int(k), top1=int(k) / int(n) if n else None)
             for name, n, k in zip(data.class_names, images, hits, strict=True)
         },
-        confusions=_confusions(targets, predicted, data.class_names),
+        confusions=confusions(targets, predicted, data.class_names),
         images_per_second=total / max(1e-9, *(part.seconds for part in parts)),
         unreadable=unreadable[:NAMED_UNREADABLE],
         unreadable_count=len(unreadable),
     )
-
-
-def _confusions(targets: NDArray[np.int64], predicted: NDArray[np.int64], names: Sequence[str]) -> list[Confusion]:
-    wrong = (targets != predicted) & (predicted >= 0)
-    pairs, images = np.unique(np.stack([targets[wrong], predicted[wrong]], 1), axis=0, return_counts=True)
-    order = np.argsort(-images, kind="stable")[:NAMED_CONFUSIONS]
-    return [Confusion(target=names[pairs[i][0]], answer=names[pairs[i][1]], images=int(images[i])) for i in order]

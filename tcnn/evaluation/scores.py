@@ -5,6 +5,7 @@ and for few images, all of them right, or two models that never differ, too, whe
 would give an interval of no width.
 """
 
+from collections.abc import Sequence
 from math import sqrt
 from typing import Annotated, NamedTuple
 
@@ -14,6 +15,8 @@ from pydantic import BaseModel, Field, computed_field
 
 from tcnn.formatting import Printed, some
 
+NAMED_CONFUSIONS = 1000
+"""Largest number of pairs of classes of which a result tells how often one was taken for the other."""
 QUANTILE = 1.959963984540054
 """The normal distribution's 97.5 % quantile: all intervals are of 95 %."""
 
@@ -157,3 +160,11 @@ def rounded_interval(right: int, images: int) -> tuple[float, float] | None:
         return None
     found = share(right, images)
     return round(found.low, 6), round(found.high, 6)
+
+
+def confusions(targets: NDArray[np.int64], predicted: NDArray[np.int64], names: Sequence[str]) -> list[Confusion]:
+    """What was taken for what, most often first; of (N,) classes, by their names; predicted −1 is no answer."""
+    wrong = (targets != predicted) & (predicted >= 0)
+    pairs, images = np.unique(np.stack([targets[wrong], predicted[wrong]], 1), axis=0, return_counts=True)
+    order = np.argsort(-images, kind="stable")[:NAMED_CONFUSIONS]
+    return [Confusion(target=names[pairs[i][0]], answer=names[pairs[i][1]], images=int(images[i])) for i in order]

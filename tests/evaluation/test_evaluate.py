@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import timm
@@ -234,6 +235,16 @@ def test_a_data_set_by_its_path(model: nn.Module, root: Path, data: ImageSet) ->
     assert evaluate(model, root, size=32).loss == opened.loss
     numbered = evaluate(named, open_dataset(str(root), "val", data.class_names[::-1]), size=32)
     assert evaluate(named, str(root), size=32).loss == numbered.loss != opened.loss
+    assert evaluate(named, data, size=32) == numbered.model_copy(update={"images_per_second": ANY}), (
+        "nor those of an opened set's own"
+    )
+    part = evaluate(named, open_dataset(str(root), "val").subset(data.targets < 3), size=32)
+    assert {name for name, of_class in part.per_class.items() if of_class.images} == set(ANIMALS[:3])
+    named.pretrained_cfg["label_names"] = [*ANIMALS[:6], "yak"]
+    with pytest.raises(RequestError, match=r"^data: unknown class gnu; it must have classes that were trained \(7 of"):
+        evaluate(named, data, size=32)
+    named.pretrained_cfg["label_names"] = list("0123456")  # of another kind, so that the numbers count
+    assert evaluate(named, data, size=32).loss == opened.loss
     with pytest.raises(RequestError, match="photos/: no such data set"):
         evaluate(model, "photos/", size=32)
     with pytest.raises(RequestError, match=r'data: expected the name of a data set, as "photos/", .* found 3'):

@@ -10,7 +10,8 @@ import torch
 from data_pictures import as_mixed_shard, as_tar, draw, draw_classes, plain_transform
 from PIL import Image
 from timm.models import save_for_hf
-from tiny_runs import TwoConvs, colours, run, seeded, tiny
+from tiny_runs import COLOURS, TwoConvs, colours, run, seeded, tiny
+from torchvision.datasets import ImageFolder
 
 import tcnn
 from tcnn.data.image_set import open_dataset, split_off
@@ -18,7 +19,7 @@ from tcnn.errors import RequestError
 from tcnn.models.trace import input_settings, input_shape
 from tcnn.training.distributed import Processes
 from tcnn.training.finetune import finetune
-from tcnn.training.preparing.inputs import open_data_sets, training_loader
+from tcnn.training.preparing.inputs import data_sets, open_data_sets, training_loader
 from tcnn.training.preparing.prepare import in_chans, prepare
 from tcnn.training.record import trained_on_too
 from tcnn.training.runs.callbacks import Progress
@@ -115,6 +116,21 @@ def test_a_validation_set_of_its_own(data: Path, tmp_path: Path) -> None:
     val = colours(tmp_path / "val", 4, ("green", "red"))
     result = run(seeded(TwoConvs), data, tmp_path / "run", val=str(val), val_split=None, epochs=1)
     assert (result.train_images, result.val_images, result.classes) == (30, 8, 3)
+
+
+def test_a_validation_set_that_was_opened_in_another_order(data: Path, tmp_path: Path) -> None:
+    """It was scored by the numbers of its own classes; one that lacks a class was refused after the first epoch."""
+    train = open_dataset(str(data), class_names=COLOURS[::-1])
+    own = colours(tmp_path / "own", 4, ("green", "red"))
+    for val in (own, open_dataset(str(own)), ImageFolder(str(own))):
+        _, opened, _ = open_data_sets(*data_sets(train, val), tiny())
+        assert opened.class_names == train.class_names == COLOURS[::-1]
+        names = [Path(opened.filename(place)).parent.name for place in range(len(opened))]
+        assert [COLOURS[::-1][target] for target in opened.targets] == names == ["green"] * 4 + ["red"] * 4
+    pink = open_dataset(str(colours(tmp_path / "more", 1, ("green", "pink"))))
+    with pytest.raises(RequestError, match=r"^val: unknown class pink; it must have classes that were trained \(3 of"):
+        run(seeded(TwoConvs), train, tmp_path / "run", val=pink, val_split=None)
+    assert open_data_sets(train, pink.subset([0]), tiny())[1].targets.tolist() == [COLOURS[::-1].index("green")]
 
 
 def test_split_folders_and_opened_sets(data: Path, tmp_path: Path) -> None:

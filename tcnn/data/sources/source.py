@@ -102,6 +102,11 @@ def other_classes(known: Iterable[object], names: Sequence[str]) -> str | None:
     return f"these classes in another order (its class {place} is {own[place]}, the data set's {names[place]})"
 
 
+def same_kind(known: Iterable[object], names: Sequence[str]) -> bool:
+    """Whether a model and a data set have a class in common, by name; else one may have words, the other numbers."""
+    return not {class_name(name) for name in known}.isdisjoint(map(class_name, names))
+
+
 def stamp_of(file: str | Path) -> str | None:
     """Size and time of a file; None if it is not there."""
     try:

@@ -58,10 +58,13 @@ def open_data_sets(
     """Open the training and the validation set.
 
     Where there is no validation set, and none is asked for, `DEFAULT_SPLIT` of the training images is held out, and
-    the configuration that is returned says so. Raises `RequestError` if `val` has no such split.
+    the configuration that is returned says so. The training set's classes give the numbers of both. Raises
+    `RequestError` if `val` has no such split, or another class.
     """
     train = open_dataset(data, "train", in_chans=in_chans) if isinstance(data, str) else data.of_channels(in_chans)
-    held_out = val.of_channels(in_chans) if isinstance(val, ImageSet) else None
+    held_out = None
+    if isinstance(val, ImageSet):
+        held_out = val.of_channels(in_chans).numbered_as(train.class_names, "val")
     named = isinstance(val, str)
     spec = val if isinstance(val, str) else data if isinstance(data, str) else None
     if spec is not None and held_out is None and (named or config.val_split is None):
