@@ -69,7 +69,7 @@ def finetune_config(
         _merge(values, _read(file))
     _merge(values, assigned(assignments))
     _merge(values, {**(options or {}), **settings})
-    made = _shortened(PRESETS[preset], values.get("epochs"))
+    made = _shortened(PRESETS[preset], values)
     _merge(made, values)
     return build(FinetuneConfig, made)
 
@@ -135,13 +135,18 @@ def is_presets_conversion(conversion: ConversionConfig) -> bool:
     return any(conversion == ConversionConfig(**preset.get("conversion", {})) for preset in PRESETS.values())
 
 
-def _shortened(preset: Mapping[str, Any], epochs: object) -> dict[str, Any]:
-    """A preset for a run of fewer epochs than its own, with warm-up and annealing shortened in proportion."""
-    values = copy.deepcopy(dict(preset))
-    if isinstance(epochs, int) and 0 < epochs < values.get("epochs", 0):
-        for length in ("warmup_epochs", "anneal_epochs"):
-            values[length] = values[length] * epochs / values["epochs"]
+def _shortened(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """A preset; if fewer epochs than its own are given, its warm-up and annealing are shortened in proportion."""
+    values, own, epochs = copy.deepcopy(dict(preset)), _epochs(preset), _epochs({**preset, **given})
+    if epochs < own:
+        for length in {"warmup_epochs", "anneal_epochs"} & values.keys():
+            values[length] = values[length] * epochs / own
     return values
+
+
+def _epochs(values: Mapping[str, Any]) -> int:
+    """The epochs of a run with these values, as its configuration has them: 2.0 and NumPy's 2 are 2."""
+    return build(FinetuneConfig, {key: value for key, value in values.items() if key == "epochs"}).epochs
 
 
 def _merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:

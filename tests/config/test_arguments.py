@@ -13,7 +13,7 @@ from PIL import Image
 from torch import nn
 
 import tcnn
-from tcnn.config import ConversionConfig, FinetuneConfig, VerificationConfig, build
+from tcnn.config import ConversionConfig, FinetuneConfig, VerificationConfig, build, finetune_config
 from tcnn.config.evaluation import EvaluationConfig
 from tcnn.data.image_set import ImageSet, open_dataset
 from tcnn.errors import NoAttentionError, RequestError, TcnnError
@@ -255,7 +255,8 @@ def test_a_message_is_one_line_whatever_it_quotes() -> None:
     assert str(RequestError("expected one line, found 'a\n  b'")) == "expected one line, found 'a b'"
 
 
-def test_numpys_numbers_are_sizes_and_seeds(model: nn.Module, tmp_path: Path) -> None:
+def test_numpys_numbers_are_sizes_seeds_and_epochs(model: nn.Module, tmp_path: Path) -> None:
     Image.new("RGB", (32, 32)).save(tmp_path / "a.png")
     assert len(tcnn.predict(model, tmp_path, size=np.int64(32))) == 1
     tcnn.initialise(timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1), seed=np.int64(3))
+    assert finetune_config("quick", epochs=np.int64(2)) == finetune_config("quick", epochs=2)

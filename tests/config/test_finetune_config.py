@@ -152,6 +152,7 @@ def test_wrong_assignments(text: str, expected: str) -> None:
         ("paper", {"epochs": 4, "warmup_epochs": 2}, 2, 2),
         ("paper", {"epochs": 4, "anneal_epochs": 3}, 0.4, 3),
         ("quick", {"epochs": 2}, 0.4, 1.2),
+        ("quick", {"epochs": 2.0}, 0.4, 1.2),
         ("quick", {"epochs": 20}, 1, 3),
         ("quick", {"epochs": 2, "warmup_epochs": 1}, 1, 1.2),
         ("quick", {"epochs": 2, "anneal_epochs": None}, 0.4, 0.4),
