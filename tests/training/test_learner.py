@@ -127,12 +127,15 @@ def test_held_for_good() -> None:
     ],
 )
 def test_parts_of_a_layer_learn_at_a_rate_of_their_own(setting: str, names: set[str]) -> None:
-    own = learner(**{"gating_lr": 1e-3, "position_lr": 1e-3, setting: 0.02})
+    model = copy.deepcopy(converted())
+    model.get_submodule("stem").requires_grad_(False)  # so that the layer's parameters come first
+    own = learner(model, **{"gating_lr": 1e-3, "position_lr": 1e-3, setting: 0.02})
     for update in range(1, 4):
         learn(own, update)  # the warm-up
     rates = {id(p): group["lr"] for group in own.optimizer.param_groups for p in group["params"]}
     decays = {id(p): group["weight_decay"] for group in own.optimizer.param_groups for p in group["params"]}
     common = rates[id(own.model.head.weight)]
+    assert own.lr == common, "what metrics.jsonl and summary.csv have"
     for layer in gpsa_layers(own.model).values():
         for name in ("query", "key", "value", "proj", "locality_raw", "attention_centers", "gating_param"):
             parameter = layer.get_parameter(name)

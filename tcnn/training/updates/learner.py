@@ -96,8 +96,10 @@ class Learner:
 
     @property
     def lr(self) -> float:
-        """Learning rate of the optimizer's first group."""
-        return float(self.optimizer.param_groups[0]["lr"])
+        """The common learning rate, of a group that has none of its own; if all have, that of the first."""
+        groups = self.optimizer.param_groups
+        common = (group for group in groups if group["initial_lr"] == self.config.lr)
+        return float(next(common, groups[0])["lr"])
 
     @property
     def temperatures(self) -> Temperatures | None:
