@@ -68,6 +68,8 @@ class FinetuneResult(Printed, BaseModel):
     val_trained_on: int | None = None
     """How many of the validation images are training images; None where it was not looked into."""
     unreadable: list[str]
+    """Of the validation images, twenty at most."""
+    unreadable_count: int
     notes: list[str]
     seconds: float
     before_after: BeforeAfter | None = None
@@ -81,8 +83,8 @@ class FinetuneResult(Printed, BaseModel):
             f"({some(self.updates, 'update')}, {some(self.layers, 'GPSA layer')}); "
             f"best {self.best_top1:.2%} in epoch {self.best_epoch + 1}"
         ]
-        if self.unreadable:
-            lines.append(f"{some(len(self.unreadable), 'image')} could not be read and took no part")
+        if self.unreadable_count:
+            lines.append(f"{some(self.unreadable_count, 'image')} could not be read and took no part")
         if self.before_after is not None:
             lines += self.before_after.lines()
         return "\n".join([*lines, f"best checkpoint: {self.best}", f"last checkpoint: {self.last}"])
@@ -169,7 +171,8 @@ def train_run(
         best_epoch=position.best_epoch or 0, layers=len(gpsa_layers(trainer.model)),
         classes=len(train_set.class_names), train_images=len(train_set), val_images=len(val_set),
         val_trained_on=shared,
-        unreadable=position.unreadable, notes=notes, seconds=round(time.monotonic() - started, 1),
+        unreadable=position.unreadable, unreadable_count=position.unreadable_count, notes=notes,
+        seconds=round(time.monotonic() - started, 1),
     )  # fmt: skip
     return result, (train_set, val_set, config)
 

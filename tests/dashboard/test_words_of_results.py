@@ -68,7 +68,7 @@ class Named(Story):
             name="best.safetensors", path=f"{claim.job}/{claim.number}/best.safetensors", size=1, sha256="1" * 64
         )
         metrics = {"top1": 0.72, "top5": 0.96, "best_top1": 0.75, "best_epoch": 2, "epochs": 4, "train_images": 123_456,
-                   "unreadable": ["cat/3.png", "dog/9.png"]}  # fmt: skip
+                   "unreadable": ["cat/3.png", "dog/9.png"], "unreadable_count": 50}  # fmt: skip
         self.house.store.finish(claim, Result(checkpoint=file, files=(file,), metrics=metrics))
         return claim.job
 
@@ -112,7 +112,7 @@ def test_the_accuracy_is_that_of_the_model_that_was_kept(server: Server, story: 
     result = page.locator(".card", has=page.get_by_role("heading", name="Result", exact=True)).locator("dl > div")
     expect(result.first).to_have_text("Accuracy (top-1)75%")
     assert result.all_inner_texts()[1:3] == ["After the last epoch\n72%", "Top-5, last epoch\n96%"]
-    assert result.all_inner_texts()[4:] == ["Training images\n123,456", "Unreadable, left out\n2"]
+    assert result.all_inner_texts()[4:] == ["Training images\n123,456", "Unreadable, left out\n50"]
     page.goto(f"{server.url}/#/compare?jobs={story.best}")
     row = page.get_by_role("region", name="Results").get_by_role("row", name="train_images")
     expect(row.get_by_role("cell")).to_have_text("123,456")

@@ -175,6 +175,10 @@ def test_unreadable_images_of_the_validation_count_all(data: Path, tmp_path: Pat
     spoil(val, [f"{name}/{number}.png" for name in ("blue", "red", "green") for number in range(10)])
     with pytest.raises(RequestError, match="30 images are unreadable, at most 25 may be"):
         run(seeded(TwoConvs), data, tmp_path / "run", val=str(val), val_split=None, epochs=1, max_unreadable=25)
+    result = run(seeded(TwoConvs), data, tmp_path / "other", val=str(val), val_split=None)
+    rows = RunDirectory(tmp_path / "other").rows("epoch")
+    assert ([row["unreadable"] for row in rows], len(result.unreadable), result.unreadable_count) == ([30, 30], 20, 30)
+    assert "30 images could not be read" in str(result)
 
 
 def test_images_of_every_shape_and_mode(tmp_path: Path) -> None:

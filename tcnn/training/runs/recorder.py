@@ -15,6 +15,7 @@ from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.models.running import gpsa_layers
 from tcnn.training.recipe.annealing import Temperatures
 from tcnn.training.runs.callbacks import Say
+from tcnn.training.runs.resume import Position
 from tcnn.training.runs.rundir import RunDirectory
 
 
@@ -59,16 +60,14 @@ class Recorder:
         except StorageError as error:
             self.warn(f"{error}; training goes on")
 
-    def add_unreadable(self, known: list[str], names: Iterable[str], unnamed: int = 0) -> None:
-        """Add files to those that could not be read; raises `RequestError` when there are too many.
-
-        `unnamed`: the number of further ones whose names are not known.
-        """
+    def add_unreadable(self, position: Position, names: Iterable[str]) -> None:
+        """Add files to those that could not be read; raises `RequestError` when there are too many."""
+        known = position.unreadable
         for name in names:
             if name not in known:
                 known.append(name)
                 self.warn(f"unreadable, left out: {name}")
-        count = len(known) + unnamed
+        count = position.unreadable_count
         if count > self.config.max_unreadable:
             raise RequestError(
                 f"{some(count, 'image')} {'is' if count == 1 else 'are'} unreadable, at most "

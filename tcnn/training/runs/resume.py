@@ -44,9 +44,16 @@ class Position(BaseModel):
     best: float | None = None
     best_epoch: int | None = None
     unreadable: list[str] = []
+    unnamed: int = 0
+    """Images of the last validation that could not be read either: it names some and counts them all."""
     chunk: int | None = None
     """Images per forward pass, after the device ran out of memory with more."""
     finished: bool = False
+
+    @property
+    def unreadable_count(self) -> int:
+        """Images that could not be read so far."""
+        return len(self.unreadable) + self.unnamed
 
 
 class ResumePoint(NamedTuple):

@@ -159,7 +159,7 @@ class Trainer:
     def _micro_batches(self, batches: list[Batch]) -> list[MicroBatch]:
         position, micro_batches = self.position, []
         for batch in batches:
-            self.recorder.add_unreadable(position.unreadable, batch.unreadable)
+            self.recorder.add_unreadable(position, batch.unreadable)
             images, targets = self.precision.to_device(batch.images, batch.targets)
             if self._mixup is not None:
                 images, targets = self._mixup(
@@ -208,9 +208,8 @@ class Trainer:
             self._reestimate()
         result = self._validate(stop)
         self._top1 = result.top1
-        self.recorder.add_unreadable(
-            position.unreadable, result.unreadable, result.unreadable_count - len(result.unreadable)
-        )
+        position.unnamed = result.unreadable_count - len(result.unreadable)
+        self.recorder.add_unreadable(position, result.unreadable)
         if not math.isfinite(result.loss):
             self.recorder.warn(f"the validation loss is not finite after epoch {position.epoch + 1}")
         better = self._is_best(result.top1)
@@ -221,7 +220,7 @@ class Trainer:
             "kind": "epoch", "epoch": position.epoch, "updates": position.updates,
             "train_loss": position.loss_sum / max(1, position.images), "lr": self.learner.lr,
             **temperatures(self.learner.temperatures), "val": epoch_scores(result), "best": better,
-            "unreadable": len(position.unreadable),
+            "unreadable": position.unreadable_count,
             "images_per_second": None if pace is None else round(self.config.batch_size / pace, 2),
             **layer_state(self.learner.result),
         }  # fmt: skip

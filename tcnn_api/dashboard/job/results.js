@@ -58,6 +58,7 @@ function score(job, metrics) {
   for (const [name, word] of [["epochs", "Epochs"], ["train_images", "Training images"], ["val_images", "Validation images"]]) {
     if (typeof metrics[name] === "number") shown.push([word, count(metrics[name])]);
   }
-  if (metrics.unreadable?.length) shown.push(["Unreadable, left out", count(metrics.unreadable.length)]);
+  const unreadable = metrics.unreadable_count ?? metrics.unreadable?.length; // jobs of earlier workers have names alone
+  if (unreadable) shown.push(["Unreadable, left out", count(unreadable)]);
   return shown;
 }
