@@ -68,7 +68,7 @@ def finetune(
             its place `preset` names one to begin with: ``finetune("resnet50", "photos/", preset="quick", epochs=10)``.
         out: the run's directory.
         resume: continue from the newest resume point in `out`, or start if there is none.
-        force: replace an existing run in `out`.
+        force: replace an existing run in `out`, unless a model that this one needs lies in it.
         allow_changes: resume with other settings than the run had last; config.json lists what changed.
         pretrained, weights: as for `tcnn convert`.
         names: what config.json records as ``model``, ``data`` and ``val``, if not the arguments: a run is resumed with

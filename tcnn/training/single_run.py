@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -117,7 +118,7 @@ def train_run(
     run, say = destination.run, callbacks.say
     resuming = destination.resume and run.started
     if not resuming:
-        run.check(destination.force)
+        run.check(destination.force, _named_models(sources, config))
     if processes.first and run.path.is_dir():
         run.hold()  # before anything of it is read; one that is not there yet is held once it is made
     asked_split = config.val_split
@@ -200,6 +201,12 @@ def _teacher(sources: Sources, config: FinetuneConfig, start: Start, class_names
     if teacher is not None:
         check_teacher(teacher, start.model, class_names, start.size)
     return teacher
+
+
+def _named_models(sources: Sources, config: FinetuneConfig) -> list[str | Path]:
+    """The models that a run reads more than once: when it is resumed, or compared with what it began with."""
+    named = (sources.model, sources.weights, None if config.teacher == "source" else config.teacher)
+    return [one for one in named if isinstance(one, str | Path)]
 
 
 def _check_settings(model: nn.Module, config: FinetuneConfig, given: Collection[str], steps: int) -> None:

@@ -93,6 +93,9 @@ def test_runs_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert default_directory("t.safetensors", existing=False) == found, "empty, so free"
         (found / "config.json").touch()
         assert default_directory("t.safetensors", existing=True) == found, "--resume and --force mean the last"
+    assert default_directory("runs/t-3", existing=True) == runs / "t-3"
+    assert default_directory("runs/t-3", existing=True, replace=True) == runs / "t-3-2", "none that the model is in"
+    assert default_directory("runs/t", existing=True, replace=True) == runs / "t-3"
 
 
 def test_other_spellings_mean_the_same_everywhere(tcnn: Run) -> None:

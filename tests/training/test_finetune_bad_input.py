@@ -3,6 +3,7 @@ CUDA graph where none can be captured: what they compute is tested on a GPU, in 
 """
 
 import re
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,24 @@ def test_bad_requests_do_not_cost_the_run_that_is_replaced(data: Path, tmp_path:
         refused(seeded(TwoConvs), data, tmp_path, force=True, size=16, **options)
     assert "holds a run already" in refused(seeded(TwoConvs), data, tmp_path, size=16)
     assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_run_is_not_replaced_by_one_that_needs_its_models(data: Path, tmp_path: Path) -> None:
+    """It was removed first, and the new run could neither be resumed nor compared with what it began with."""
+    out, best, link = tmp_path / RUN, tmp_path / RUN / "best.safetensors", tmp_path / "link"
+    run(seeded(TwoConvs), data, out, epochs=1, size=16)
+    (out / "baseline").mkdir()
+    beside = shutil.copy(best, out / "baseline" / "last.safetensors")
+    link.symlink_to(out)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    begun: list[tuple[Any, dict[str, Any]]] = [(model, {}) for model in (str(out), out, best, beside, link)]
+    for model, options in (*begun, ("test_resnet", {"weights": best}), ("test_resnet", {"teacher": str(out)})):
+        message = refused(model, data, tmp_path, force=True, size=16, **options)
+        assert message.startswith(f"{out}: cannot be replaced, as the new run needs "), (model, options)
+    assert {path: path.read_bytes() for path in before} == before
+    with pytest.raises(OutputError, match="needs local-dir:"):
+        RunDirectory(out).check(force=True, needed=[f"local-dir:{out}"])
+    RunDirectory(tmp_path / "other").check(force=True, needed=[best])
 
 
 def test_out_is_a_file(data: Path, tmp_path: Path) -> None:

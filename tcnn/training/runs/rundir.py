@@ -17,11 +17,12 @@ import errno
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tcnn.checkpoints.files import checkpoint_file
 from tcnn.config.finetune import RUNTIME
 from tcnn.errors import OutputError, RequestError, storage_errors
 from tcnn.files import check_output, make_directory, write_atomically
@@ -117,8 +118,11 @@ class RunDirectory:
                 os.close(self._lock)
                 self._lock = None
 
-    def check(self, force: bool) -> None:
-        """Raise `OutputError` if a new run cannot be created here; call it before any work is done."""
+    def check(self, force: bool, needed: Iterable[str | Path] = ()) -> None:
+        """Raise `OutputError` if a new run cannot be created here; call it before any work is done.
+
+        `needed`: models by their names, of which none may lie in a run that is replaced.
+        """
         try:
             exists = self.path.exists()
         except OSError as error:  # a name that is too long
@@ -136,6 +140,12 @@ class RunDirectory:
                     f"{self.path}: holds a run already; go on with it (--resume), replace it (--force), "
                     "or choose another --out"
                 )
+            for name in needed:
+                if lies_in(name, self.path):
+                    raise OutputError(
+                        f"{self.path}: cannot be replaced, as the new run needs {name}, which lies in it; choose "
+                        "another --out"
+                    )
         missing = self.path / "config.json"
         while not missing.parent.exists():
             missing = missing.parent
@@ -233,6 +243,13 @@ class RunDirectory:
 
     def _write(self, name: str, text: str) -> None:
         write_atomically(self.path / name, text, force=True)
+
+
+def lies_in(name: str | Path, directory: Path) -> bool:
+    """Whether a model, by its name, is a file or directory in a directory, or that directory itself."""
+    places = (Path(str(name).removeprefix("local-dir:")), checkpoint_file(name))
+    inside = directory.resolve()
+    return any(place is not None and place.exists() and place.resolve().is_relative_to(inside) for place in places)
 
 
 def _ends_mid_line(path: Path) -> bool:

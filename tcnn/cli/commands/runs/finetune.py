@@ -136,7 +136,7 @@ def command(
         return
     if data is None:
         raise typer.BadParameter("missing; name the training images", param_hint="--data")
-    directory = out or default_directory(model, resume or force)
+    directory = out or default_directory(model, resume or force, replace=force)
     if not Path(model).exists() and not model.endswith(".safetensors"):
         from tcnn.zoo import catalogue
 
@@ -194,13 +194,21 @@ def show_before_after(found: "BeforeAfter") -> None:
     out.print(table)
 
 
-def default_directory(model: str, existing: bool) -> Path:
-    """`runs/MODEL`, or the first of `runs/MODEL-2`, `-3` … that is free; if `existing`, the last that is not."""
+def default_directory(model: str, existing: bool, replace: bool = False) -> Path:
+    """`runs/MODEL`, or the first of `runs/MODEL-2`, `-3` … that is free; if `existing`, the last that is not.
+
+    `replace`: none that has the model in it.
+    """
     first = Path("runs") / default_name(model)
     numbered = [first]
     while numbered[-1].exists() and (not numbered[-1].is_dir() or any(numbered[-1].iterdir())):
         numbered.append(first.with_name(f"{first.name}-{len(numbered) + 1}"))
-    return numbered[-2] if existing and len(numbered) > 1 else numbered[-1]
+    *taken, free = numbered
+    if replace:
+        from tcnn.training.runs.rundir import lies_in
+
+        taken = [place for place in taken if not lies_in(model, place)]
+    return taken[-1] if existing and taken else free
 
 
 def default_name(model: str) -> str:
