@@ -1,8 +1,11 @@
 """ASGI middleware for authentication by API key and authorisation by scope, before the body is read."""
 
+import asyncio
 import re
 import time
 from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -11,13 +14,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tcnn.errors import TcnnError
 from tcnn_api import errors
-from tcnn_api.access.credentials import SharedLinks, StoredKeys
+from tcnn_api.access.credentials import Memory, SharedLinks, StoredKeys
 from tcnn_api.access.keys import LOCAL, Keyring, Principal, missing
 from tcnn_api.connections import network
 from tcnn_api.errors import Forbidden, MissingScope, TooManyKeys, Unauthorized
 from tcnn_api.settings import is_loopback
 from tcnn_jobs.model import accounts
-from tcnn_jobs.model.accounts import SHARE_PREFIX
+from tcnn_jobs.model.accounts import SHARE_PREFIX, ApiKey, Share
 from tcnn_jobs.model.operation import Actor, acting
 
 OPEN = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
@@ -103,25 +106,40 @@ class Authenticate:
 
     async def _find(self, scope: Scope, key: str) -> Principal | None:
         """Whose key it is. An address that guesses learns nothing more for a while; keys and links that were used
-        before, maybe from behind the same proxy, go on.
+        before, maybe from behind the same proxy, go on. Raises as `_look` does.
+        """
+        if not key or self._is_known(key):
+            return await self._look(key)
+        address = (scope.get("client") or ("",))[0]
+        async with self.attempts.turn(address):
+            if self.attempts.too_many(address) and not self._is_known(key):
+                raise TooManyKeys(f"{MOST_WRONG} wrong keys came from this address; wait {WINDOW:g} s")
+            found = await self._look(key)
+            if found is None:
+                self.attempts.note(address)
+            return found
+
+    def _is_known(self, key: str) -> bool:
+        """Whether it is no guess: it was used here before, valid or not."""
+        memory = self._memory(key)
+        return self.keys.was_used(key) or memory.was_used(key) or memory.has_ended(key)
+
+    def _memory(self, key: str) -> Memory[ApiKey] | Memory[Share]:
+        return self.links.memory if key.startswith(SHARE_PREFIX) else self.stored.memory
+
+    async def _look(self, key: str) -> Principal | None:
+        """Whose key it is, whoever asks.
 
         Raises `Unauthorized` for what was one and has ended. That is no guess, for its secret is known; and as it is
         remembered, the database is hardly asked for it, however often it comes.
         """
-        address = (scope.get("client") or ("",))[0]
         link = key.startswith(SHARE_PREFIX)
-        memory = self.links.memory if link else self.stored.memory
-        used = self.keys.was_used(key) or memory.was_used(key) or memory.has_ended(key)
-        if self.attempts.too_many(address) and not used:
-            raise TooManyKeys(f"{MOST_WRONG} wrong keys came from this address; wait {WINDOW:g} s")
         found = self.keys.find(key) or await (self._holder(key) if link else self._owner(key))
-        if found is None and memory.has_ended(key):
+        if found is None and self._memory(key).has_ended(key):
             noun = "link" if link else "key"
             raise Unauthorized(
                 f"expected a {noun} that is valid, found one that was revoked or has expired; ask for another"
             )
-        if found is None and key:
-            self.attempts.note(address)
         return found
 
     async def _holder(self, secret: str) -> Principal | None:
@@ -135,6 +153,16 @@ class Authenticate:
         return None if stored is None else Principal(stored.tenant, stored.id, stored.scopes)
 
 
+class _Looks:
+    """Keys of one address that are looked for just now."""
+
+    def __init__(self) -> None:
+        self.running = self.there = 0
+        """Those that are looked for, and together with those that wait for their turn."""
+        self.ended = asyncio.Event()
+        """Set when one of them ends; the next one has an event of its own."""
+
+
 class Attempts:
     """Counts wrong keys by address, for rate limiting. Of IPv6 a network of 64 bits counts as one address, for whoever
     has one may send each key from another.
@@ -142,6 +170,30 @@ class Attempts:
 
     def __init__(self) -> None:
         self._wrong: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        self._looks: dict[str, _Looks] = {}
+
+    @asynccontextmanager
+    async def turn(self, address: str) -> AsyncIterator[None]:
+        """A turn at looking for a key, which is waited for while the keys of this address that are being looked for
+        would be too many wrong ones if all of them were. So keys sent at once are checked as if one came after another,
+        and no right key is refused because of others."""
+        address = network(address)
+        looks = self._looks.setdefault(address, _Looks())
+        looks.there += 1
+        try:
+            while 0 < self._left(address) <= looks.running:
+                await looks.ended.wait()
+            looks.running += 1
+            try:
+                yield
+            finally:
+                looks.running -= 1
+                looks.ended.set()
+                looks.ended = asyncio.Event()
+        finally:
+            looks.there -= 1
+            if not looks.there:
+                del self._looks[address]
 
     def note(self, address: str) -> None:
         """Count a wrong key."""
@@ -155,8 +207,12 @@ class Attempts:
 
     def too_many(self, address: str) -> bool:
         """Whether an address has sent too many wrong keys."""
-        since, count = self._wrong.get(network(address), (0.0, 0))
-        return count >= MOST_WRONG and time.monotonic() - since <= WINDOW
+        return not self._left(network(address))
+
+    def _left(self, address: str) -> int:
+        """Wrong keys that may still come."""
+        since, count = self._wrong.get(address, (0.0, 0))
+        return max(0, MOST_WRONG - count) if time.monotonic() - since <= WINDOW else MOST_WRONG
 
 
 def _check_scope(principal: Principal, method: str, path: str) -> None:

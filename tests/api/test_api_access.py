@@ -1,5 +1,6 @@
 """Who may ask: every route without a key, with a wrong one, and with another tenant's job."""
 
+import asyncio
 import hashlib
 import json
 import time
@@ -197,6 +198,36 @@ def test_attempts_are_forgotten_with_time_and_never_fill_the_memory(monkeypatch:
     assert not attempts.too_many("b")
     attempts.note("b")
     assert not attempts.too_many("b")
+
+
+def test_who_leaves_gives_the_turn_back() -> None:
+    """Whether it was waiting for it or had it, and of addresses that ask for nothing any more nothing is kept."""
+
+    async def use() -> None:
+        attempts = Attempts()
+
+        async def look() -> None:
+            async with attempts.turn("a"):
+                await asyncio.sleep(60)
+
+        running = [asyncio.ensure_future(look()) for _ in range(MOST_WRONG + 2)]
+        await asyncio.sleep(0)
+        running[-1].cancel()
+        running[0].cancel()
+        await asyncio.sleep(0.01)
+        waits = asyncio.ensure_future(look())
+        await asyncio.sleep(0)
+        attempts.note("a")
+        for one in running[1:3]:
+            one.cancel()
+        await asyncio.sleep(0.01)
+        assert attempts._looks["a"].running == MOST_WRONG - 1
+        for one in (*running, waits):
+            one.cancel()
+        await asyncio.gather(*running, waits, return_exceptions=True)
+        assert not attempts._looks
+
+    asyncio.run(use())
 
 
 def test_an_ipv6_network_is_one_address() -> None:

@@ -1,5 +1,6 @@
 """Keys in the database: they count without a restart, for what they are for, and beside those of the settings."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
@@ -159,6 +160,26 @@ def test_of_a_key_that_has_ended_no_attempts_are_counted(ask: Ask, store: Store,
         refusal(ask(f"tcnn_{number}"), 401, "Authorization")
     refusal(ask(late), 429)
     assert [ask(secret).status_code for secret in (used, unused, old)] == [200, 200, 401]
+
+
+def test_keys_sent_at_once_are_checked_as_if_one_came_after_another(tmp_path: Path, store: Store) -> None:
+    """Too many of them are no way to guess more, and right ones are right however many are sent."""
+    rights = [store.create_key(NewKey(tenant="ann"))[1] for _ in range(2 * MOST_WRONG)]
+    late = store.create_key(NewKey(tenant="ann"))[1]
+    app = create_app(load(home=tmp_path))
+
+    async def ask(*keys: str) -> list[int]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as web:
+            asked = (web.get("/me", headers={"Authorization": f"Bearer {key}"}) for key in keys)
+            return [answer.status_code for answer in await asyncio.gather(*asked)]
+
+    with TestClient(app, base_url="http://localhost"):
+        assert asyncio.run(ask(*[rights[0]] * 2 * MOST_WRONG, *rights)) == [200] * 4 * MOST_WRONG
+        guesses = [f"tcnn_{number}" for number in range(3 * MOST_WRONG)]
+        statuses = asyncio.run(ask(*guesses, late, rights[0]))
+        assert statuses[-2:] == [429, 200], "one was never used before"
+        assert sorted(statuses[:-2]) == [401] * MOST_WRONG + [429] * 2 * MOST_WRONG
 
 
 def test_a_key_in_use_is_in_use_when_the_database_is_back(ask: Ask, store: Store, refusal: Refusal) -> None:
