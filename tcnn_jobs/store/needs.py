@@ -1,15 +1,16 @@
 """Which jobs and uploads a job needs that has not ended: nobody deletes them meanwhile, and jobs are waited for.
 
 A row of `needs` is there exactly while the job is queued or running: what is asked before a deletion is one look into
-an index, however many jobs there are. `jobs.unmet` counts the jobs among them that have not ended, which a job that is
-queued waits for. Whoever ends one of those counts it down, or ends the job with it.
+an index, however many jobs there are. It only names what is there and the job's owner's, for a request may contain any
+text. `jobs.unmet` counts the jobs among them that have not ended, which a job that is queued waits for. Whoever ends
+one of those counts it down, or ends the job with it.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Row, Text, bindparam, delete, exists, insert, literal_column, select, update
 
 from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.engine import due
@@ -52,38 +53,44 @@ def _read(request: Any) -> set[str]:
 _ADD = insert(needs).values(job=bindparam("job"), resource=bindparam("resource"))
 _DROP = delete(needs).where(needs.c.job == bindparam("number"))
 _IDS: Any = bindparam("ids", expanding=True)
+# `share_owner` below: SQLite, which has no statistics, would rather look at all jobs of the owner.
 # Shared with others that name the same rows, and with heartbeats; a deletion waits.
 _UPLOADS = (
-    select(uploads.c.id, uploads.c.owner)
-    .where(uploads.c.id.in_(_IDS))
+    select(uploads.c.id)
+    .where(uploads.c.id.in_(_IDS), uploads.c.owner == bindparam("by"))
     .order_by(uploads.c.number)
     .with_for_update(read=True, key_share=True)
 )
 # Whoever ends one of these jobs waits, and then finds the one that needs it; or has ended it, and is seen here.
 _SOURCES = (
-    select(jobs.c.id, jobs.c.owner, jobs.c.status)
-    .where(jobs.c.id.in_(_IDS))
+    select(jobs.c.id, jobs.c.status)
+    .where(jobs.c.id.in_(_IDS), share_owner == bindparam("by"))
     .order_by(jobs.c.number)
     .with_for_update(read=True, key_share=True)
 )
 _CALLED_JOBS = (
     select(jobs.c.name, jobs.c.request)
-    .where(jobs.c.id.in_(bindparam("ids", expanding=True)), jobs.c.owner == bindparam("by"))
+    .where(jobs.c.id.in_(_IDS), share_owner == bindparam("by"))
     .order_by(jobs.c.number)
 )
 _CALLED_UPLOADS = (
-    select(uploads.c.name)
-    .where(uploads.c.id.in_(bindparam("ids", expanding=True)), uploads.c.owner == bindparam("by"))
-    .order_by(uploads.c.number)
+    select(uploads.c.name).where(uploads.c.id.in_(_IDS), uploads.c.owner == bindparam("by")).order_by(uploads.c.number)
 )
 _WAIT = update(jobs).where(jobs.c.number == bindparam("row")).values(unmet=bindparam("count")).returning(jobs)
 _NEEDED = (
     select(jobs.c.id, jobs.c.status)
     .join(needs, needs.c.job == jobs.c.number)
-    # From the resource to its jobs: SQLite, which has no statistics, would rather look at all jobs of the owner.
+    # From the resource to its jobs.
     .where(needs.c.resource == bindparam("resource"), share_owner == bindparam("by"))
     .limit(1)
 )
+_NEEDING = jobs.alias("needing")
+NEEDED = exists().where(
+    needs.c.resource == jobs.c.id,
+    needs.c.job == _NEEDING.c.number,
+    _NEEDING.c.owner + literal_column("''", Text) == jobs.c.owner,
+)
+"""Of a job, whether another one of its owner's that has not ended needs it."""
 _WAITING = select(jobs.c.number).where(
     jobs.c.number.in_(select(needs.c.job).where(needs.c.resource == bindparam("resource"))),
     share_owner == bindparam("by"),
@@ -109,14 +116,15 @@ def note(connection: Connection, row: Row[Any]) -> Row[Any]:
     another tenant's: what it reads, and unless it has begun before, what it only waits for. A job that has begun had
     waited for all of that to succeed, and such a job never ends otherwise.
     """
-    unmet, there = 0, hold(connection, row.request)
+    unmet, there = 0, hold(connection, row.request, row.owner)
     required = _read(row.request) | (set() if row.claim else set(row.request.get("depends_on") or ()))
     for resource in named(row.request):
         found = there.get(resource)
-        if found is None or found.owner != row.owner:
+        if found is None:
             if resource in required:
                 raise WrongState(f"{resource}: is no longer there, and this job needs it; submit one that does not")
-        elif resource.startswith(_JOB):
+            continue
+        if resource.startswith(_JOB):
             if found.status in (Status.FAILED, Status.CANCELLED):
                 raise WrongState(f"{resource}: {ended(found.status)}, and {row.id} needs it; resume that one first")
             unmet += found.status in _WAITED_FOR
@@ -124,13 +132,13 @@ def note(connection: Connection, row: Row[Any]) -> Row[Any]:
     return connection.execute(_WAIT, {"row": row.number, "count": unmet}).one() if unmet != row.unmet else row
 
 
-def hold(connection: Connection, request: Any) -> dict[str, Row[Any]]:
-    """Rows of the jobs and uploads that a request names, by id: nobody ends or deletes them before this transaction
-    ends. Jobs are locked by their numbers, as whoever ends several does."""
+def hold(connection: Connection, request: Any, owner: str) -> dict[str, Row[Any]]:
+    """Rows of the owner's jobs and uploads that a request names, by id: nobody ends or deletes them before this
+    transaction ends. Jobs are locked by their numbers, as whoever ends several does."""
     ids = named(request)
     sources, others = [id for id in ids if id.startswith(_JOB)], [id for id in ids if not id.startswith(_JOB)]
-    found = [*connection.execute(_SOURCES, {"ids": sources})] if sources else []
-    found += [*connection.execute(_UPLOADS, {"ids": others})] if others else []
+    found = [*connection.execute(_SOURCES, {"ids": sources, "by": owner})] if sources else []
+    found += [*connection.execute(_UPLOADS, {"ids": others, "by": owner})] if others else []
     return {row.id: row for row in found}
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 
 from tcnn_jobs.database import schema
 from tcnn_jobs.database.dialects import now
@@ -98,7 +98,7 @@ class Submission(Listing):
             first, known = _is_first(connection, key, job, owner), find(connection, job, owner)
             if first:
                 quotas.lock_queue(connection, known.owner)
-                needs.hold(connection, known.request)
+                needs.hold(connection, known.request, known.owner)
             row = find(connection, job, owner, lock=True)
             if first:
                 if row.status not in (Status.FAILED, Status.CANCELLED):
@@ -180,10 +180,9 @@ class Submission(Listing):
     def expired(self, before_days: float | None, limit: int = 100) -> Jobs:
         """Jobs that ended more than so many days ago by the database's clock (None: all that ended), oldest first.
 
-        Those whose checkpoint another job still needs are left out.
+        Those whose checkpoint another job of their owner's still needs are left out.
         """
-        needed = exists().where(schema.needs.c.resource == jobs.c.id)
-        query = select(jobs).where(jobs.c.status.in_(sorted(TERMINAL)), ~needed)
+        query = select(jobs).where(jobs.c.status.in_(sorted(TERMINAL)), ~needs.NEEDED)
         if before_days is not None:
             query = query.where(jobs.c.finished_at < now() - before_days * 86400)
         with self.reading() as connection:

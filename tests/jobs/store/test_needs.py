@@ -128,6 +128,23 @@ def test_text_that_looks_like_an_id_needs_nobody(store: Store) -> None:
     assert store.claim("w1") is not None
 
 
+@ON_SQLITE
+@pytest.mark.parametrize("known_before", [False, True])
+def test_text_of_another_tenant_keeps_nobodys_job(store: Store, known_before: bool) -> None:
+    """Retention deletes it as any other, also where a row of an earlier release says that it is needed."""
+    mine, theirs = _source(store), store.cancel(store.enqueue(new(owner="bob")).id)
+    job = store.enqueue(new(owner="bob", request={"model": "resnet18", "finetune": {"config": {"opt": mine.id}}}))
+    with store.reading() as connection:
+        assert connection.execute(text("SELECT resource FROM needs")).all() == []
+    if known_before:
+        with store.writing() as connection:
+            row = {"id": mine.id, "job": job.id}
+            connection.execute(text("INSERT INTO needs SELECT number, :id FROM jobs WHERE id = :job"), row)
+    assert {found.id for found in store.expired(None)} == {mine.id, theirs.id}
+    store.enqueue(new(request={"job": mine.id}))
+    assert {found.id for found in store.expired(None)} == {theirs.id}
+
+
 @ON_POSTGRES
 @pytest.mark.parametrize("field", ["job", "depends_on", "dataset"])
 def test_a_race_of_deleting_and_naming(store: Store, field: str) -> None:
