@@ -6,7 +6,6 @@ ImageNet-C (Hendrycks & Dietterich 2019).
 """
 
 import math
-import operator
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -31,14 +30,15 @@ from tcnn.data.sources.opened import Opened
 from tcnn.data.sources.source import same_kind
 from tcnn.data.transforms import Transform, evaluation_transform
 from tcnn.display import counting
-from tcnn.errors import RequestError, TcnnError, out_of_memory, shorten
+from tcnn.errors import RequestError
 from tcnn.evaluation.corruptions import Corruption, MixedCorruption
 from tcnn.evaluation.held_out import learned_note
+from tcnn.evaluation.outputs import answers, outputs_for, outputs_of, ranks, scored
 from tcnn.evaluation.scores import ClassScore, Evaluation, confusions
 from tcnn.folding.fold import fused
 from tcnn.models.checks import refuse_without_values, unwrapped
 from tcnn.models.running import place_of, usable_device, weights_dtype
-from tcnn.models.trace import check_size, evaluating, input_settings, input_shape
+from tcnn.models.trace import evaluating, input_settings, input_shape
 from tcnn.wording import warn_caller
 
 Amp = Literal["float32", "bfloat16", "float16"]
@@ -186,7 +186,7 @@ def _count(
 ) -> _ProcessResult:  # fmt: skip
     """Evaluate this process's images. The device is not synchronised before the last batch."""
     started = time.perf_counter()
-    columns = None if class_subset is None else _indices(class_subset, device)
+    columns = None if class_subset is None else outputs_for(class_subset, device)
     dtype = weights_dtype(model)
     autocast: AbstractContextManager[None] = (
         nullcontext() if amp == "float32" else torch.autocast(device.type, getattr(torch, amp))
@@ -203,12 +203,9 @@ def _count(
                 if channels_last:
                     images = images.to(memory_format=torch.channels_last)
                 targets = batch.targets.to(device, non_blocking=True)
-                logits = _columns(_outputs(model, images), columns, len(data.class_names)).float()
-                top = logits.topk(min(5, logits.shape[1])).indices
-                best = top == targets[:, None]
-                finite = logits.isfinite().all(1)  # else the order of the outputs means nothing
-                given = torch.where(finite, top[:, 0], -1)
-                rows.append(torch.stack([targets, best[:, 0] & finite, best.any(1) & finite, given]))
+                logits = scored(outputs_of(model, images), columns, len(data.class_names)).float()
+                given, place = answers(logits), ranks(logits, targets)
+                rows.append(torch.stack([targets, place == 0, (place >= 0) & (place < 5), given]))
                 losses.append(F.cross_entropy(logits, targets, reduction="none"))
             if observe is not None:
                 observe(batch, logits)
@@ -219,53 +216,6 @@ def _count(
         counts[0], counts[1].astype(bool), counts[2].astype(bool), counts[3], losses_, unreadable,
         time.perf_counter() - started,
     )  # fmt: skip
-
-
-def _indices(class_subset: Sequence[int], device: torch.device) -> Tensor:
-    try:
-        outputs = torch.tensor([operator.index(one) for one in class_subset], dtype=torch.long)
-    except (TypeError, RuntimeError) as error:
-        found = shorten(repr(class_subset), 60)
-        raise RequestError(f"class_subset: expected whole numbers, the model's outputs, found {found}") from error
-    distinct, times = outputs.unique(return_counts=True)
-    if repeated := distinct[times > 1].tolist():
-        raise RequestError(f"class_subset: expected another output for each class, found {repeated[0]} for several")
-    return outputs.to(device)
-
-
-def _outputs(model: nn.Module, images: Tensor) -> Any:
-    """What the model makes of a batch; where it runs on no such images that is said in one line."""
-    try:
-        return model(images)
-    except Exception as error:
-        if isinstance(error, TcnnError) or out_of_memory(error):
-            raise
-        channels = input_shape(model)[0]
-        if channels != images.shape[1]:
-            raise RequestError(
-                f"data: expected images of {channels} channels, as the model takes, found {images.shape[1]}; open them "
-                f"with in_chans={channels}"
-            ) from error
-        check_size(model, (images.shape[2], images.shape[3]))  # says what a model of Python's cannot do with any image
-        raise
-
-
-def _columns(logits: Any, columns: Tensor | None, classes: int) -> Tensor:
-    """The scored outputs, (B, classes)."""
-    if not isinstance(logits, Tensor) or logits.dim() != 2:
-        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise RequestError(f"the model's output: expected logits of shape (images, classes), found {found}")
-    outputs = logits.shape[1]
-    if columns is None:
-        if outputs != classes:
-            raise RequestError(f"the model tells {outputs} classes apart, the data set has {classes}")
-        return logits
-    if len(columns) != classes or not all(0 <= one < outputs for one in columns.tolist()):
-        raise RequestError(
-            f"class_subset: expected one of the model's {outputs} outputs for each of the data set's {classes} "
-            f"classes, found {shorten(str(columns.tolist()), 60)}"
-        )
-    return logits[:, columns]
 
 
 def _summary(parts: Sequence[_ProcessResult], data: ImageSet, classes: int) -> Evaluation:

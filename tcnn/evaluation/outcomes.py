@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import Batch
 from tcnn.evaluation.evaluate import evaluate
+from tcnn.evaluation.outputs import answers
 
 NOT_FINITE = "no number"
 """Name of the answer where a model's output is not finite."""
@@ -67,10 +68,9 @@ class Observer:
             return
         bad = set(batch.unreadable)
         indices = [index for index in planned if not bad or self._data.filename(index) not in bad]
-        values, answers = logits.softmax(1).max(1)
-        lost = ~logits.isfinite().all(1)
-        answers[lost], values[lost] = -1, 0.0
-        self._columns.append(np.stack([indices, batch.targets.numpy(), answers.cpu().numpy(), values.cpu().numpy()]))
+        given = answers(logits)
+        sure = logits.softmax(1).gather(1, given.clamp(min=0)[:, None])[:, 0].where(given >= 0, 0.0)
+        self._columns.append(np.stack([indices, batch.targets.numpy(), given.cpu().numpy(), sure.cpu().numpy()]))
 
     @property
     def outcomes(self) -> Outcomes:

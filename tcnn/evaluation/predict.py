@@ -21,6 +21,7 @@ from tcnn.data.transforms import Transform, load_image
 from tcnn.display import counting
 from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import Amp, Progress, transform_for
+from tcnn.evaluation.outputs import first
 from tcnn.folding.fold import fused
 from tcnn.formatting import Printed
 from tcnn.models.checks import refuse_other_images, refuse_without_values, unwrapped
@@ -255,7 +256,7 @@ def _guesses(model: nn.Module, images: Tensor, top: int) -> Iterator[list[Guess]
     if not isinstance(logits, Tensor) or logits.dim() != 2:
         raise RequestError(f"predict: expected logits (B, classes) of {type(model).__name__}, found {_kind(logits)}")
     names = class_names(model, logits.shape[1])
-    values, places = logits.float().softmax(1).topk(min(top, logits.shape[1]))
+    values, places = first(logits.float(), top)
     finite = values.isfinite().all(1).tolist()
     for row, indices, known in zip(values.tolist(), places.tolist(), finite, strict=True):
         yield [

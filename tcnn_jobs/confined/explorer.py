@@ -128,9 +128,11 @@ class Explorer:
     def _says(self, output: Any) -> list[dict[str, Any]]:
         import torch
 
+        from tcnn.evaluation.outputs import first
+
         if not isinstance(output, torch.Tensor) or output.dim() != 2:
             return []
-        shares, numbers = torch.softmax(output[0].float(), dim=-1).topk(min(BEST, output.shape[1]))
+        shares, numbers = (each[0] for each in first(output[:1].float(), BEST))
         labels = self._labels(output.shape[1])
         return [
             {"label": str(labels[n])[:200] if n < len(labels) else f"class {n}", "share": share}
