@@ -103,6 +103,19 @@ def is_hub_error(error: Exception) -> bool:
     return any(kind.__module__.split(".")[0] in CLIENTS for kind in type(error).__mro__)
 
 
+def hub_error_of(error: BaseException) -> Exception | None:
+    """The first of an error and what caused it that says that the Hub, or the way to it, failed.
+
+    The client tells of an upload that the store of large files refuses as a RuntimeError, which that caused.
+    """
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, Exception) and (is_hub_error(found) or isinstance(found, OSError)):
+            return found
+        found = found.__cause__
+    return None
+
+
 GO_ON = "give --weights FILE, or --no-pretrained for random ones"
 """What to do without a network."""
 

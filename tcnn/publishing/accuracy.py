@@ -1,5 +1,6 @@
 """Accuracy of a model and of others on the same images, with confidence intervals, from runs and evaluation files."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ class Accuracy(NamedTuple):
     """Mean over corruptions and severities, where they were measured."""
     trained_on: bool = False
     """Whether the model was trained on some of these images."""
+    measured: str | None = None
+    """As what the measurement's file names the model: a path, with all its folders; None for a run's own."""
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -50,7 +53,7 @@ def _of_rows(content: EvaluationFile, called: Mapping[str, str]) -> Iterator[Acc
                 model=called[row.model] + (f" at {row.size} pixels" if several else ""), data=data,
                 images=row.clean.images,
                 top1=row.clean.top1, top5=row.clean.top5, corrupted=row.corruption_top1,
-                trained_on=row.model in content.trained_on,
+                trained_on=row.model in content.trained_on, measured=row.model,
             )  # fmt: skip
 
 
@@ -91,6 +94,11 @@ def _last(data: str) -> str:
     return data.rstrip("/").rpartition("/")[2] or data
 
 
+def literal(text: str) -> str:
+    """A name as Markdown shows it letter by letter, also in a table's cell: names are of files, and may be anything."""
+    return re.sub(r"([\\`*\[\]<>|~&]|(?<!\w)_|_(?!\w))", r"\\\1", " ".join(text.split()))
+
+
 def table(rows: Sequence[Accuracy]) -> str:
     """A Markdown table, one line a model."""
     corrupted = any(row.corrupted is not None for row in rows)
@@ -99,7 +107,12 @@ def table(rows: Sequence[Accuracy]) -> str:
     for row in rows:
         low, high = row.interval
         seen = " (trained on these images)" if row.trained_on else ""
-        cells = [f"{row.model}{seen}", f"{row.images:,} of {row.data}", f"{row.top1:.2%}", f"{low:.2%} to {high:.2%}"]
+        cells = [
+            f"{literal(row.model)}{seen}",
+            f"{row.images:,} of {literal(row.data)}",
+            f"{row.top1:.2%}",
+            f"{low:.2%} to {high:.2%}",
+        ]
         cells += ["–" if row.top5 is None else f"{row.top5:.2%}"]
         cells += ["–" if row.corrupted is None else f"{row.corrupted:.2%}"] if corrupted else []
         lines.append("| " + " | ".join(cells) + " |")

@@ -24,10 +24,10 @@ from tcnn.errors import DownloadError, NoAttentionError, RequestError, one_line
 from tcnn.exporting.export import export
 from tcnn.files import path_of, scratch_directory
 from tcnn.formatting import Printed, scale
-from tcnn.hugging_face import is_hub_error
+from tcnn.hugging_face import hub_error_of
 from tcnn.models.checks import unwrapped
 from tcnn.publishing import accuracy
-from tcnn.publishing.accuracy import Accuracy
+from tcnn.publishing.accuracy import Accuracy, literal
 from tcnn.training.runs.callbacks import Say
 from tcnn.verification.report import VerificationReport
 from tcnn.version import __version__
@@ -133,7 +133,7 @@ def push_to_hub(
         card = model_card(
             model, verification, sections, place=f"hf-hub:{repository}", title=repository.partition("/")[2],
             license=license, parts=_parts(rows, drawn, onnx),
-            results=[_result(row) for row in rows if _is_own(row.model, source) and not row.trained_on],
+            results=[_result(row) for row in rows if _is_own(row, source) and not row.trained_on],
         )  # fmt: skip
         (folder / "README.md").write_text(card, encoding="utf-8")
         files = sorted(file for file in folder.rglob("*") if file.is_file())
@@ -181,12 +181,17 @@ def _opened(source: str | Path | nn.Module) -> tuple[nn.Module, VerificationRepo
     return model, content.verification, sections
 
 
-def _is_own(title: str, source: str | Path | nn.Module) -> bool:
-    """Whether the accuracy table calls this model so; only its own rows stand in the card's head."""
+def _is_own(row: Accuracy, source: str | Path | nn.Module) -> bool:
+    """Whether a row of the accuracy table is this model's; only its own stand in the card's head.
+
+    A measurement is if the file that it names is the one that is published, and not one called alike.
+    """
+    if row.measured is None:
+        return row.model == accuracy.THIS
     if isinstance(source, nn.Module):
         return False
-    end, places = Path(title).parts, [Path(source), checkpoint_file(source)]
-    return title == accuracy.THIS or any(one.absolute().parts[-len(end) :] == end for one in places if one is not None)
+    own, other = checkpoint_file(source), checkpoint_file(row.measured)
+    return own is not None and other is not None and own.samefile(other)
 
 
 def _parts(rows: Sequence[Accuracy], drawn: Sequence[Drawn], onnx: bool) -> list[str]:
@@ -199,7 +204,8 @@ def _parts(rows: Sequence[Accuracy], drawn: Sequence[Drawn], onnx: bool) -> list
         )
     if drawn:
         parts.append(
-            "## Attention\n\n" + "\n\n".join(f"![{each.caption}]({each.file})\n\n{each.caption}" for each in drawn)
+            "## Attention\n\n"
+            + "\n\n".join(f"![{literal(each.caption)}]({each.file})\n\n{literal(each.caption)}" for each in drawn)
         )
     if onnx:
         parts.append(
@@ -232,14 +238,19 @@ def _uploaded(
             report.repository, operations, commit_message=message or "T-CNN, made by tcnn", revision=report.revision,
             create_pr=create_pr,
         )  # fmt: skip
-    except HfHubHTTPError as error:
-        raise RequestError(f"{report.repository}: the Hub refused ({_reason(error)})") from error
     except Exception as error:  # of a client whose library has changed its name before
-        if not (isinstance(error, OSError) or is_hub_error(error)):
+        cause = hub_error_of(error)
+        if cause is None:
             raise
-        raise DownloadError(
-            f"{constants.ENDPOINT}: cannot be reached ({one_line(error)}); nothing was published"
-        ) from error
+        if not isinstance(cause, HfHubHTTPError):
+            reason = f"{constants.ENDPOINT}: cannot be reached ({one_line(cause)}); nothing was published"
+            raise DownloadError(reason) from error
+        if cause.response.status_code >= 500:
+            raise DownloadError(
+                f"{report.repository}: the Hub failed ({_reason(cause)}); nothing was published, though the repository "
+                "may be there by now, without these files: push again"
+            ) from error
+        raise RequestError(f"{report.repository}: the Hub refused ({_reason(cause)})") from error
     return report.model_copy(update={"commit": commit.commit_url, "pull_request": commit.pr_url})
 
 

@@ -128,6 +128,8 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self.json(404, {"error": path})
 
         def do_PUT(self) -> None:
+            if self.refused():
+                return
             content, oid = self.body(), self.path.rpartition("/")[2]
             if hashlib.sha256(content).hexdigest() != oid:
                 self.json(400, {"error": "another digest"})

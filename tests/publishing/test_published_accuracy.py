@@ -1,6 +1,8 @@
 """Accuracy in a card: whose it is said to be, and the table that it stands in."""
 
 import json
+import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 import timm
 import torch
 import yaml
+from markdown_it import MarkdownIt
 
 import tcnn
 from tcnn.conversion.report import ConversionReport
@@ -75,7 +78,11 @@ def test_rows_of_a_file_are_told_by_their_size_where_there_are_several(tmp_path:
     ):
         (tmp_path / "a.json").write_text(json.dumps({"data": "/home/me/animals/", "images": 40, "rows": given}))
         found = of_files([tmp_path / "a.json"])
-        assert found == [Accuracy(title, "animals", 40, 0.5, 0.9, None) for title in titles]
+        names = ["/home/me/t.safetensors"] * len(titles)
+        assert found == [
+            Accuracy(title, "animals", 40, 0.5, 0.9, None, measured=name)
+            for title, name in zip(titles, names, strict=True)
+        ]
     low, high = found[0].interval
     assert (low, high) == pytest.approx((0.352, 0.648), abs=5e-4), "Wilson's, of 20 of 40"
 
@@ -123,7 +130,7 @@ def test_another_runs_file_of_the_same_name_is_not_this_model(tmp_path: Path) ->
         model, _ = tcnn.convert(timm.create_model("test_resnet", num_classes=3), target="layer4.0.conv1")
         tcnn.save(model, tmp_path / run / "best.safetensors")
         clean = {"images": 400, "top1": top1}
-        rows.append({"model": f"runs/{run}/best.safetensors", "height": 64, "width": 64, "clean": clean})
+        rows.append({"model": str(tmp_path / run / "best.safetensors"), "height": 64, "width": 64, "clean": clean})
     told = tmp_path / "accuracy.json"
     told.write_text(json.dumps({"data": "animals", "images": 400, "rows": rows}))
     for source, expected in (("wide/best.safetensors", 0.75), ("narrow", 0.8)):
@@ -132,3 +139,28 @@ def test_another_runs_file_of_the_same_name_is_not_this_model(tmp_path: Path) ->
         (result,) = yaml.safe_load(card.split("---\n")[1])["model-index"][0]["results"]
         assert [each["value"] for each in result["metrics"]] == [expected]
         assert "| wide/best.safetensors |" in card and "| narrow/best.safetensors |" in card
+
+
+def test_a_file_that_was_measured_alone_is_not_this_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its shortened name is that of every run's best checkpoint; the run measured stands in the table alone."""
+    monkeypatch.chdir(tmp_path)
+    for run in ("cnn", "tcnn"):
+        Path(run).mkdir()
+        model, _ = tcnn.convert(timm.create_model("test_resnet", num_classes=3), target="layer4.0.conv1")
+        tcnn.save(model, f"{run}/best.safetensors")
+    for measured_, own in (("cnn/best.safetensors", False), ("cnn", False), ("elsewhere/best.safetensors", False),
+                           ("tcnn/best.safetensors", True), ("tcnn", True)):  # fmt: skip
+        row = {"model": measured_, "height": 64, "width": 64, "clean": {"images": 400, "top1": 0.75}}
+        Path("a.json").write_text(json.dumps({"data": "animals", "images": 400, "rows": [row]}))
+        card = tcnn.push_to_hub("tcnn", "my-team/net", evaluations=["a.json"], pictures=False, dry_run=True).card
+        assert "75.00%" in card
+        assert ("model-index" in yaml.safe_load(card.split("---\n")[1])) == own, measured_
+
+
+def test_names_stay_in_their_cells() -> None:
+    row = Accuracy("a|b_c](x)_", "cats|dogs\n`rm`", 40, 0.5, None, None)
+    *_, line = table([row]).splitlines()
+    html = MarkdownIt("commonmark").enable("table").render(table([row]))
+    cells = [unescape(cell) for cell in re.findall("<td>(.*?)</td>", html)]
+    assert cells[:3] == ["a|b_c](x)_", "40 of cats|dogs `rm`", "50.00%"]
+    assert line.startswith("| ")

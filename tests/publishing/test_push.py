@@ -19,7 +19,7 @@ import tcnn
 from tcnn.analysis import plots
 from tcnn.analysis.reading.info import info
 from tcnn.checkpoints.checkpoint import read
-from tcnn.errors import EnvironmentFailure, NoAttentionError
+from tcnn.errors import DownloadError, EnvironmentFailure, NoAttentionError, RequestError
 from tcnn.publishing.push import draw
 
 
@@ -57,12 +57,12 @@ def head(card: str) -> dict:
     return yaml.safe_load(card.split("---\n")[1])
 
 
-def evaluation(path: Path) -> Path:
-    """What `tcnn evaluate --json` prints, of two models."""
+def evaluation(path: Path, own: Path) -> Path:
+    """What `tcnn evaluate --json` prints, of a CNN and a checkpoint."""
     rows = [
-        {"model": f"runs/{name}", "height": 64, "width": 64, "corrupted": None, "corruption_top1": corrupted,
+        {"model": name, "height": 64, "width": 64, "corrupted": None, "corruption_top1": corrupted,
          "clean": {"images": 400, "top1": top1, "top5": None, "loss": 1.0}}
-        for name, top1, corrupted in (("cnn.safetensors", 0.75, 0.5), ("t.safetensors", 0.8, 0.6))
+        for name, top1, corrupted in (("runs/cnn.safetensors", 0.75, 0.5), (str(own), 0.8, 0.6))
     ]  # fmt: skip
     path.write_text(json.dumps({"data": "/home/me/animals", "images": 400, "rows": rows}))
     return path
@@ -129,7 +129,7 @@ def test_a_dry_run_asks_nobody_and_shows_every_file(
     file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
-    rows = evaluation(tmp_path / "accuracy.json")
+    rows = evaluation(tmp_path / "accuracy.json", file)
     report = tcnn.push_to_hub(file, "my-team/animals", evaluations=[rows], pictures=False, dry_run=True)
     assert report.commit is None
     sizes = {each.name: each.bytes for each in report.files}
@@ -140,7 +140,7 @@ def test_a_dry_run_asks_nobody_and_shows_every_file(
     (result,) = head(report.card)["model-index"][0]["results"]
     assert [each["value"] for each in result["metrics"]] == [0.8], "the other model's are not this one's"
     assert result["dataset"]["name"] == "animals"
-    seen = json.loads(rows.read_text()) | {"trained_on": ["runs/t.safetensors"]}
+    seen = json.loads(rows.read_text()) | {"trained_on": [str(file)]}
     rows.write_text(json.dumps(seen))
     again = tcnn.push_to_hub(file, "my-team/animals", evaluations=[rows], pictures=False, dry_run=True).card
     assert "model-index" not in head(again), "what a model has seen is no result of it"
@@ -230,6 +230,20 @@ class TestRefused:
             tcnn.push_to_hub(file, "my-team/net", pictures=False)
         assert str(caught.value) == f"my-team/net: the Hub refused ({status}: refused with {status}{advice})"
         assert hub.repositories == {"my-team/net": {}}
+
+    def test_a_hub_that_fails(self, hub: Hub, file: Path) -> None:
+        hub.refuse["/commit/"] = 500
+        with pytest.raises(DownloadError, match=r"^my-team/net: the Hub failed \(500: .*nothing was .*push again$"):
+            tcnn.push_to_hub(file, "my-team/net", pictures=False)
+        assert hub.repositories == {"my-team/net": {}}
+
+    def test_weights_that_the_store_of_large_files_refuses(self, hub: Hub, file: Path) -> None:
+        """The client raises a RuntimeError, which that has caused."""
+        hub.refuse["/lfs/"] = 403
+        with pytest.raises(RequestError, match=r"^my-team/net: the Hub refused \(403: "):
+            tcnn.push_to_hub(file, "my-team/net", pictures=False)
+        del hub.refuse["/lfs/"]
+        assert tcnn.push_to_hub(file, "my-team/net", pictures=False).commit
 
     def test_a_hub_that_is_not_there(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
