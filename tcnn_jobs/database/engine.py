@@ -141,7 +141,7 @@ class Database:
                 if connection.info.pop(_DUE, False) and not self.is_sqlite:
                     from tcnn_jobs.database.postgres import ring
 
-                    ring(driver)
+                    ring(connection)
 
     def listen(self, heard: Callable[[], None], told: threading.Event) -> bool:
         """Call `heard` whenever a job has become due, until `told`; returns False at once where nobody tells: for a

@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import psycopg
-from sqlalchemy import URL, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 
 from tcnn_jobs.database.address import misread
 from tcnn_jobs.database.silence import SOON, Silence
@@ -155,12 +155,22 @@ PROBE = 15.0
 _RING = f"BEGIN; SET LOCAL synchronous_commit = off; NOTIFY {CHANNEL}; COMMIT"
 
 
-def ring(driver: Bounded) -> None:
-    """Tell all listeners, on a connection whose transaction has ended. If it is broken, its next user hears of that."""
-    with contextlib.suppress(psycopg.Error):
-        driver.autocommit = True
-        driver.execute(_RING)
-        driver.autocommit = False
+def ring(connection: Connection) -> None:
+    """Tell all listeners, on a connection whose transaction has ended; if they cannot be told, they look by themselves.
+
+    A failed notice may leave the connection in autocommit mode and in a transaction. So it is closed, not given back.
+    """
+    driver: Any = connection.connection.dbapi_connection
+    told = False
+    try:
+        with contextlib.suppress(psycopg.Error):
+            driver.autocommit = True
+            driver.execute(_RING)
+            driver.autocommit = False
+            told = True
+    finally:
+        if not told:
+            connection.invalidate()
 
 
 def listen(driver: Bounded, heard: Callable[[], None], told: threading.Event, patience: float) -> None:

@@ -5,11 +5,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 from deeds import OUCH, RESULT, hold, new
 from houses import House, wait_for
 from postgres import Server
+from sqlalchemy import delete
 
+from tcnn_jobs.database.schema import jobs
 from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.housekeeping import coordination
 from tcnn_jobs.model.jobs import Status
@@ -88,6 +91,41 @@ def test_what_has_not_happened_is_not_told(postgres_url: str) -> None:
         store.fail(hold(store.claim("w1")), OUCH, retry_after=100.0)
         store.cancel(job.id)
         assert ear.hears(lambda: store.enqueue(new())) and ear.silent(), "the last one and nothing before it"
+    store.close()
+
+
+@contextmanager
+def _notices_wait(server: Server, database: str) -> Iterator[None]:
+    """Another application hangs in the commit of its notice: the standby that it waits for is away."""
+    with psycopg.connect(server.address("postgres"), autocommit=True) as admin:
+        try:
+            admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'away'")
+            admin.execute("SELECT pg_reload_conf()")
+            other = threading.Thread(target=_notify, args=(database,), daemon=True)
+            other.start()
+            hangs = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+            wait_for(lambda: admin.execute(hangs).fetchone())
+            yield
+        finally:
+            admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            admin.execute("SELECT pg_reload_conf()")
+    other.join(60)
+
+
+def _notify(database: str) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute("CREATE TABLE elsewhere (number int); NOTIFY elsewhere")
+
+
+def test_after_a_notice_that_fails_transactions_are_whole(postgres_server: Server, postgres_url: str) -> None:
+    store = Store(f"{postgres_url}&options=-c%20synchronous_commit%3Dlocal", wait=0.2)
+    with _notices_wait(postgres_server, postgres_url):
+        made = store.enqueue(new())
+    assert store.claim("w1", slots=1) is not None, "the job is there, whoever was told"
+    with pytest.raises(ZeroDivisionError), store.writing() as connection:
+        connection.execute(delete(jobs))
+        _ = 1 / 0
+    assert store.get(made.id).id == made.id
     store.close()
 
 
