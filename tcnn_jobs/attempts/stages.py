@@ -49,6 +49,10 @@ class Attempt(NamedTuple):
         """Whether it is in the history that leads to this claim."""
         return self.name.isdecimal() and self.claim < claim
 
+    def is_after(self, claim: int) -> bool:
+        """Whether its number was still to come when this was the job's claim."""
+        return self.name.isdecimal() and self.claim > claim
+
 
 def attempt_of(name: str, files: Collection[str], path: Path | None = None) -> Attempt:
     """The attempt that left files of these names, relative to its directory. Pure."""
@@ -76,11 +80,19 @@ def best(attempts: Iterable[Attempt], claim: int) -> Attempt | None:
 def worth_keeping(attempts: Iterable[Attempt], claim: int) -> set[str]:
     """The attempts that a job which may be resumed needs: the one that it resumes from, and the newest, for its log.
 
-    `claim`: that of the job, which has ended. Pure.
+    `claim`: that of the job, which has ended, as it was after the attempts were listed. Pure.
     """
     found = list(attempts)
     newest = max((one for one in found if one.is_before(claim + 1)), key=lambda one: one.claim, default=None)
     return {one.name for one in (best(found, claim + 1), newest) if one is not None}
+
+
+def worth_keeping_since(attempts: Iterable[Attempt], claim: int) -> set[str]:
+    """The same if the attempts were listed after the job was read: it may have been resumed since. Then those numbers
+    that were still to come are attempts under way, on whatever host, and go on from one of the others. Pure."""
+    found = list(attempts)
+    since = {one for one in found if one.is_after(claim)}
+    return {one.name for one in since} | worth_keeping([one for one in found if one not in since], claim)
 
 
 def winner(job: Job) -> int:

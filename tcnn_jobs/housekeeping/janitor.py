@@ -16,7 +16,7 @@ from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.artifacts.layout import Home, id_in
 from tcnn_jobs.artifacts.local import remove
 from tcnn_jobs.artifacts.shared import SharedArtifacts
-from tcnn_jobs.attempts.stages import attempts_of, winner, worth_keeping
+from tcnn_jobs.attempts.stages import attempts_of, winner, worth_keeping_since
 from tcnn_jobs.errors import OtherDatabase, StoreUnavailable
 from tcnn_jobs.housekeeping import coordination
 from tcnn_jobs.housekeeping.coordination import Election
@@ -108,8 +108,8 @@ def clean(home: Home, job: Job) -> None:
     """Remove the files of a terminal job that its owner can no longer ask for.
 
     Of a succeeded job that is the attempt that was published, without its resume points, or nothing where it was
-    published to a store; of another the attempt that it is resumed from, and the newest one, whose log says why it
-    ended.
+    published to a store; of another the attempt that it is resumed from, the newest one, whose log says why it ended,
+    and attempts that may have begun since the job was read.
     """
     if not job.terminal:
         return
@@ -118,7 +118,7 @@ def clean(home: Home, job: Job) -> None:
         return
     attempts = attempts_of(home, job.id)
     succeeded = job.status is Status.SUCCEEDED
-    kept = {str(winner(job))} if succeeded else worth_keeping(attempts, job.claim)
+    kept = {str(winner(job))} if succeeded else worth_keeping_since(attempts, job.claim)
     for attempt in attempts:
         path = home.job(job.id) / attempt.name
         if attempt.name not in kept:

@@ -88,7 +88,7 @@ class Outcomes:
         return self._store.hand_back(claim, decision.to)
 
     def leave(self, job: Job) -> None:
-        """Of a job that somebody else has: if it has ended there, nobody can need what this worker wrote."""
+        """Of a job that somebody else has or had: if it has ended there, nobody can need what was written here."""
         try:
             self.clean(self._store.get(job.id))
         except RequestError:  # deleted

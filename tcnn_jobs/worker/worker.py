@@ -158,7 +158,8 @@ class Worker:
         for job in self.store.reap(self.settings.lease):
             self._due["claim"] = 0.0
             log.warning("its worker is silent", job=job.id, status=job.status, attempt=job.attempt)
-            self.outcomes.clean(job)
+            if job.terminal:  # or was: its owner may have resumed or deleted it while others were reaped
+                self.outcomes.leave(job)
 
     def _start_waiting(self) -> None:
         """Start what was claimed. A job leaves the list only when it runs or the store knows why it does not."""

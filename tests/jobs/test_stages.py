@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tcnn_jobs.artifacts.layout import Home
-from tcnn_jobs.attempts.stages import Attempt, Stage, attempt_of, best, resumable, worth_keeping
+from tcnn_jobs.attempts.stages import Attempt, Stage, attempt_of, best, resumable, worth_keeping, worth_keeping_since
 
 JOB = "job_0123456789"
 CONFIG = "run/config.json"
@@ -93,6 +93,23 @@ def test_kept_are_the_farthest_and_the_newest_that_the_database_knows(
     attempts: Sequence[Attempt], claim: int, kept: set[str]
 ) -> None:
     assert worth_keeping(attempts, claim) == worth_keeping(attempts[::-1], claim) == kept
+
+
+@pytest.mark.parametrize(
+    ("attempts", "claim", "kept"),
+    [
+        ([saved("1", 5), died("2"), died("3")], 3, {"1", "3"}),
+        ([died("3")], 2, {"3"}),
+        ([saved("1", 5), saved("2", 5000), died("3"), died("4")], 2, {"2", "3", "4"}),
+        ([saved("1", 5), died("2"), saved("3", 6)], 2, {"1", "2", "3"}),
+        ([died("2"), saved("2.a", 10), died("2.b"), died("3")], 2, {"2", "2.a", "3"}),
+        ([died("2"), saved("3.a", 10), saved("3.b", 9)], 2, {"2", "3.a"}),
+    ],
+)
+def test_attempts_that_may_have_begun_meanwhile_are_kept_and_what_they_resume_from(
+    attempts: Sequence[Attempt], claim: int, kept: set[str]
+) -> None:
+    assert worth_keeping_since(attempts, claim) == worth_keeping_since(attempts[::-1], claim) == kept
 
 
 def test_attempts_on_disk(tmp_path: Path) -> None:

@@ -80,19 +80,49 @@ def test_a_resume_point_outlives_attempts_that_got_nowhere(house: House) -> None
     assert files(house, job) == {*(f"1/{name}" for name in kept), "3/log.txt"}
 
 
-def test_attempts_that_a_restored_database_does_not_know_are_no_newer_than_its_own(house: House) -> None:
+def test_attempts_that_a_restored_database_does_not_know_are_kept_until_it_gives_their_numbers(house: House) -> None:
     job = ended(house, "failed", claims=2)
 
     def reached(claim: int, steps: int) -> None:
         points = house.home.attempt(job.id, claim) / "run" / "resume"
         (points / "step-1.safetensors").rename(points / f"step-{steps:09d}.safetensors")
 
-    reached(2, 5000)
-    for claim, kept in ((3, {"2"}), (4, {"2", "4"})):  # one to read, and one to go on from
-        attempt(house, job, claim)
-        reached(claim, 10 if claim == 3 else 90_000)
+    def kept() -> set[str]:
         house.sweep()
-        assert {path.name for path in house.home.job(job.id).iterdir()} == kept
+        return {path.name.partition(".")[0] for path in house.home.job(job.id).iterdir()}
+
+    reached(2, 5000)
+    for claim, steps in ((3, 10), (4, 90_000)):
+        attempt(house, job, claim)
+        reached(claim, steps)
+    assert kept() == {"2", "3", "4"}
+    house.store.resume(job.id)
+    house.worker("sys.exit(1)").run(until_empty=True)
+    assert house.store.get(job.id).claim == 5
+    assert kept() == {"4", "5"}, "one to go on from, and one to read"
+
+
+def test_an_attempt_that_begins_while_others_are_reaped_keeps_its_files(house: House) -> None:
+    """Another worker has it by the time that the one which found its job silent tidies up."""
+    job, other = house.submit(max_attempts=1), house.submit(max_attempts=1)
+    for one in (job, other):
+        assert house.store.claim("gone", slots=1) is not None
+        attempt(house, one, 1)
+    worker = house.worker("", lease=-1.0)
+    reap = house.store.reap
+
+    def meanwhile(lease: float) -> list[Job]:
+        reaped = reap(lease)
+        house.store.resume(job.id)
+        assert house.store.claim("there", slots=1) is not None
+        attempt(house, job, 2)
+        house.store.delete(other.id)
+        return reaped
+
+    house.store.reap = meanwhile  # type: ignore[method-assign]
+    worker._reap()
+    assert {path.name for path in house.home.job(job.id).iterdir()} == {"1", "2"}
+    assert not house.home.job(other.id).exists()
 
 
 def test_a_resumed_job_goes_on_from_the_attempt_before_the_one_that_died_at_its_start(house: House) -> None:
