@@ -129,7 +129,7 @@ class Places:
     """Queue positions for one process, which keeps the last snapshot. Safe in several threads."""
 
     def __init__(self) -> None:
-        self._snapshot = Snapshot(Line((), {}))
+        self._snapshot = Snapshot[Line]()
 
     def placed(self, connection: Connection, rows: Sequence[Row[Any]]) -> list[Job]:
         """Rows as jobs with `queue_position` (0: next) and `waiting_for`, both None unless queued; read-only."""

@@ -44,7 +44,7 @@ class Figures(Database):
 
     def __init__(self, url: str, *, wait: float = 5.0) -> None:
         super().__init__(url, wait=wait)
-        self._backlog = Snapshot(Count({}, {}, {}, None))
+        self._backlog = Snapshot[Count]()
 
     def statistics(self) -> Statistics:
         """Jobs by status and kind, the age of the oldest one that waits, what has ended since ever, and who works.
