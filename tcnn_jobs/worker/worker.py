@@ -83,9 +83,11 @@ class Worker:
         return len(self._waiting) + len(self._running) + len(self._ended)
 
     def drain(self) -> None:
-        """Claim nothing more, let the jobs save what they have, and hand them back. Twice: without waiting."""
+        """Claim nothing more, let the jobs save what they have, and hand them back. Twice: without waiting.
+
+        `run` notices within `TICK`. A signal handler, which may interrupt it anywhere, must not wake it by a lock.
+        """
         self._drains += 1
-        self._told.set()
 
     def look(self) -> None:
         """A job may be due: ask for it at once, if there is a slot for it. Any thread may call it."""

@@ -10,10 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from houses import PRELUDE, House, wait_for
-from test_webhooks import Receiver, receiver  # noqa: F401 - a fixture
+from receiving import Receiver
 
 from tcnn_jobs import logs
 from tcnn_jobs.engines.local import LocalEngine
@@ -22,6 +24,7 @@ from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.worker import service
 from tcnn_jobs.worker.service import work
+from tcnn_jobs.worker.worker import Worker
 
 Plays = Callable[[str], QueueSettings]
 
@@ -41,10 +44,7 @@ def plays(house: House, monkeypatch: pytest.MonkeyPatch) -> Plays:
 
 
 def test_jobs_run_ends_are_told_and_what_is_old_is_swept(
-    house: House,
-    plays: Plays,
-    receiver: Receiver,  # noqa: F811
-    capsys: pytest.CaptureFixture[str],
+    house: House, plays: Plays, receiver: Receiver, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Until the queue is empty. On SQLite nobody tells of new jobs, which is said once."""
     left = house.home.incoming / "upload_0123"
@@ -125,3 +125,36 @@ def test_a_database_that_can_only_be_read_is_away_once_and_back_once(
         other.execute("ROLLBACK")
         house.store.wait = patience
         assert steps() == [0, 1]
+
+
+def test_a_signal_may_ask_a_worker_to_leave_at_any_moment(house: House) -> None:
+    """Also in the middle of what its loop waits by, where a lock that the handler wanted would be its own."""
+
+    def asked_at(moment: int) -> bool:
+        worker, lines = house.worker("", poll=0.01), 0
+
+        def trace(frame: FrameType, event: str, argument: object) -> Any:
+            nonlocal lines
+            if frame.f_code.co_filename != threading.__file__:
+                return None
+            lines += event == "line" and _called_by(Worker.run, frame)
+            if lines == moment and not worker.draining:
+                worker.drain()
+            return trace
+
+        def run() -> None:
+            sys.settrace(trace)
+            worker.run()
+
+        running = threading.Thread(target=run, daemon=True)
+        running.start()
+        running.join(10)
+        return not running.is_alive()
+
+    assert all(map(asked_at, range(1, 41)))
+
+
+def _called_by(function: Callable[..., object], frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_filename == threading.__file__:
+        frame = frame.f_back
+    return frame is not None and frame.f_code is function.__code__
