@@ -6,13 +6,29 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Dialect, Double, Integer, Text, and_, case, cast, func, literal, or_, type_coerce
+from sqlalchemy import (
+    BigInteger,
+    Dialect,
+    Double,
+    Integer,
+    Text,
+    and_,
+    case,
+    cast,
+    false,
+    func,
+    literal,
+    or_,
+    type_coerce,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import JSON
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
+
+from tcnn_jobs.model.naming import storable
 
 _DIGITS = 40
 """Characters of a number that is compared: one of a request may be larger than a database's."""
@@ -73,6 +89,11 @@ def finite(value: Any) -> Any:
 def upsert(dialect: str, table: Any) -> Any:
     """An INSERT that knows `on_conflict_…`, in SQLite's or PostgreSQL's dialect."""
     return (sqlite if dialect == "sqlite" else postgresql).insert(table)
+
+
+def is_text(column: ColumnElement[str], text: str) -> ColumnElement[bool]:
+    """Whether a column is a text from outside, as it is an identifier: never what no database can store."""
+    return column == text if storable(text) else false()
 
 
 def occurs(dialect: str, text: ColumnElement[str], part: str) -> ColumnElement[bool]:

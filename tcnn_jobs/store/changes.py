@@ -47,7 +47,7 @@ def as_job(row: Row[Any], position: int | None = None, waiting_for: str | None =
 def find(connection: Connection, job: str, owner: str | None, *, lock: bool = False) -> Row[Any]:
     """A job's row; with `lock` nobody else changes it before this transaction ends. Raises `JobNotFound`."""
     row = None
-    if storable(job):
+    if storable(job) and (owner is None or storable(owner)):
         row = connection.execute(_by_id(owner is None, lock), {"job": job, "by": owner}).one_or_none()
     if row is None:
         raise JobNotFound(no_such("job", job, "jobs"))  # another tenant's looks the same from outside

@@ -4,13 +4,13 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select
 
-from tcnn_jobs.database.dialects import now
+from tcnn_jobs.database.dialects import is_text, now
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import keys, stored, uploads
 from tcnn_jobs.errors import UploadNotFound
 from tcnn_jobs.model.columns import Cursor
 from tcnn_jobs.model.jobs import IdempotencyKey, Upload
-from tcnn_jobs.model.naming import no_such, storable
+from tcnn_jobs.model.naming import no_such
 from tcnn_jobs.store.accounts import ledger, quotas
 from tcnn_jobs.store.needs import refuse_if_needed
 
@@ -64,7 +64,7 @@ class Uploads(Database):
         """
         query = select(uploads).where(uploads.c.kind == kind)
         if owner is not None:
-            query = query.where(uploads.c.owner == owner)
+            query = query.where(is_text(uploads.c.owner, owner))
         with self.reading() as connection:
             if after is not None:
                 place = Cursor.of(after) or Cursor(_find(connection, after, kind, owner).number)
@@ -77,13 +77,11 @@ class Uploads(Database):
 
         Raises `UploadNotFound`, and `WrongState` while a job that has not ended needs it.
         """
-        query = delete(uploads).where(uploads.c.id == id).returning(uploads)
+        query = delete(uploads).where(is_text(uploads.c.id, id)).returning(uploads)
         with self.writing() as connection:
-            row = None
-            if storable(id):
-                row = connection.execute(
-                    query if owner is None else query.where(uploads.c.owner == owner)
-                ).one_or_none()
+            if owner is not None:
+                query = query.where(is_text(uploads.c.owner, owner))
+            row = connection.execute(query).one_or_none()
             if row is None:
                 raise _not_found(id, "upload")
             refuse_if_needed(connection, id, row.owner)
@@ -94,10 +92,10 @@ class Uploads(Database):
 
 
 def _find(connection: Connection, id: str, kind: str, owner: str | None) -> Row[Any]:
-    row = None
-    if storable(id):
-        query = select(uploads).where(uploads.c.id == id, uploads.c.kind == kind)
-        row = connection.execute(query if owner is None else query.where(uploads.c.owner == owner)).one_or_none()
+    query = select(uploads).where(is_text(uploads.c.id, id), uploads.c.kind == kind)
+    if owner is not None:
+        query = query.where(is_text(uploads.c.owner, owner))
+    row = connection.execute(query).one_or_none()
     if row is None:
         raise _not_found(id, kind)
     return row

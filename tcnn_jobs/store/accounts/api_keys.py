@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Row, and_, insert, or_, select, update
 
-from tcnn_jobs.database.dialects import now
+from tcnn_jobs.database.dialects import is_text, now
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import api_keys
 from tcnn_jobs.errors import KeyNotFound
@@ -48,11 +48,11 @@ class ApiKeys(Database):
 
     def api_keys(self, tenant: str | None = None) -> list[ApiKey]:
         """List the keys of all tenants or of one, oldest first, including revoked and expired ones."""
-        if tenant is not None and not storable(tenant):
-            return []
         query = _LOOK.order_by(api_keys.c.created_at, api_keys.c.id)
+        if tenant is not None:
+            query = query.where(is_text(api_keys.c.tenant, tenant))
         with self.reading() as connection:
-            rows = connection.execute(query if tenant is None else query.where(api_keys.c.tenant == tenant)).all()
+            rows = connection.execute(query).all()
         return [_as_key(row) for row in rows]
 
     def revoke_key(self, id: str) -> ApiKey:

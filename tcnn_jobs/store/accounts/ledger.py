@@ -5,14 +5,13 @@ So what has happened is in it, and what was refused or rolled back is not.
 
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, false, insert, select
+from sqlalchemy import Connection, bindparam, delete, insert, select
 
-from tcnn_jobs.database.dialects import now, upsert
+from tcnn_jobs.database.dialects import is_text, now, upsert
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import audit, keys
 from tcnn_jobs.errors import IdempotencyMismatch
 from tcnn_jobs.model.jobs import IdempotencyKey
-from tcnn_jobs.model.naming import storable
 from tcnn_jobs.model.operation import AuditEntry, actor
 
 
@@ -77,7 +76,7 @@ class Audits(Database):
         query = select(audit)
         for column, value in ((audit.c.tenant, tenant), (audit.c.key, key)):
             if value is not None:
-                query = query.where(column == value if storable(value) else false())
+                query = query.where(is_text(column, value))
         if after is not None:
             query = query.where(audit.c.number < after)
         with self.reading() as connection:

@@ -10,13 +10,12 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Row, bindparam, case, delete, func, insert, select, update
 
-from tcnn_jobs.database.dialects import now, upsert
+from tcnn_jobs.database.dialects import is_text, now, upsert
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import SHARDS, has_status, jobs, stored, tenants, usage
 from tcnn_jobs.errors import BytesExceeded, QuotaExceeded
 from tcnn_jobs.model.accounts import DAYS, Quotas, Tenant, Use
 from tcnn_jobs.model.jobs import Status, Upload
-from tcnn_jobs.model.naming import storable
 from tcnn_jobs.store.accounts import ledger
 
 DAY, HOUR = 86400.0, 3600.0
@@ -273,11 +272,9 @@ class Tenants(Database):
 
     def tenants(self, name: str | None = None) -> list[Tenant]:
         """List tenants with quotas and usage, sorted by name; with `name`, a list of that one, or empty."""
-        if name is not None and not storable(name):
-            return []
         query = select(tenants).order_by(tenants.c.name)
         if name is not None:
-            query = query.where(tenants.c.name == name)
+            query = query.where(is_text(tenants.c.name, name))
         with self.reading() as connection:
             return [_as_tenant(connection, row) for row in connection.execute(query).all()]
 

@@ -24,12 +24,11 @@ from sqlalchemy import (
 from sqlalchemy.sql.elements import ColumnElement
 
 from tcnn.characters import folded, spellings
-from tcnn_jobs.database.dialects import number_at, occurs
+from tcnn_jobs.database.dialects import is_text, number_at, occurs
 from tcnn_jobs.database.engine import Database
 from tcnn_jobs.database.schema import TAGGED, has_status, jobs
 from tcnn_jobs.model.columns import Cursor, Order, column
 from tcnn_jobs.model.jobs import Job, Kind, Making, Status
-from tcnn_jobs.model.naming import storable
 from tcnn_jobs.store.changes import find
 from tcnn_jobs.store.reading.places import Places
 
@@ -69,9 +68,9 @@ class Listing(Database):
         either it is of the newest `SEARCHED` jobs, in another order than that of submission of the newest `ORDERED`.
         `model`: those that have made one, or that will.
         """
-        if owner is not None and not storable(owner):
-            return [], None
-        wanted = [column == value for column, value in _plain(owner, status, kind) if value is not None]
+        wanted: list[Any] = [
+            is_text(column, value) for column, value in _plain(owner, status, kind) if value is not None
+        ]
         if tags:
             wanted.append(TAGGED)
         if order.by != "created":

@@ -1,13 +1,21 @@
 """Lists, owners, and identifiers that nobody has made."""
 
+from collections import defaultdict
+from pathlib import Path
+
 import pytest
 from deeds import OUCH, RESULT, hold, new
 from sampled import ON_SQLITE
 from sqlalchemy.dialects import sqlite
+from starlette.testclient import TestClient
 
+from tcnn_api.app import create_app
+from tcnn_api.settings import load
 from tcnn_jobs.database.dialects import Document
 from tcnn_jobs.errors import JobNotFound, UploadNotFound
+from tcnn_jobs.model.accounts import NewKey, Scope
 from tcnn_jobs.model.jobs import Kind, Making, Result, Status, Upload
+from tcnn_jobs.model.naming import new_id
 from tcnn_jobs.store import Store
 
 STRANGE = ["", "job_" + "0" * 24, "job_\0", "' OR 1=1 --", "é", "\ud800", "a\nb", "x" * 100_000]
@@ -97,6 +105,50 @@ def test_strange_identifiers(store: Store, strange: str) -> None:
     with pytest.raises(UploadNotFound):
         store.uploads("ann", "dataset", after=strange)
     assert store.known(STRANGE) == set()
+
+
+@pytest.mark.parametrize("strange", STRANGE, ids=ascii)
+def test_strange_tenants(store: Store, strange: str) -> None:
+    """Have nothing."""
+    job = store.enqueue(new())
+    id = new_id("ds")
+    upload = store.add_upload(
+        Upload(id=id, owner="ann", kind="dataset", name="a", path="a", size=1, sha256="0" * 64)
+    ).id
+    assert store.list(strange) == store.uploads(strange, "dataset") == ([], None)
+    for look in (lambda: store.list(strange, after=job.id), lambda: store.get(job.id, strange)):
+        with pytest.raises(JobNotFound):
+            look()
+    for look in (
+        lambda: store.uploads(strange, "dataset", after=upload), lambda: store.upload(upload, "dataset", strange),
+        lambda: store.remove_upload(upload, strange),
+    ):  # fmt: skip
+        with pytest.raises(UploadNotFound):
+            look()
+    assert store.tenants(strange) == store.api_keys(strange) == []
+    assert store.audit(tenant=strange) == store.audit(key=strange) == ([], False)
+
+
+def test_no_parameter_of_a_request_is_too_strange_for_postgresql(own_postgres_url: str, tmp_path: Path) -> None:
+    """All that the OpenAPI document knows, with a NUL, which it cannot store."""
+    app = create_app(load(home=tmp_path / "home", database_url=own_postgres_url))
+    with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as client:
+        store = Store(own_postgres_url)
+        _, secret = store.create_key(NewKey(tenant="ann", scopes=frozenset(Scope)))
+        there = {"id": store.enqueue(new()).id}
+        store.close()
+        asked = {}
+        for path, operations in client.get("/openapi.json").json()["paths"].items():
+            for parameter in operations.get("get", {}).get("parameters", ()):
+                name, place = parameter["name"], parameter["in"]
+                if place == "header":
+                    continue
+                filled = path.replace("{" + name + "}", "a%00b").format_map(defaultdict(lambda: "x", there))
+                given = {name: "a\0b"} if place == "query" else {}
+                answer = client.get(filled, params=given, headers={"Authorization": f"Bearer {secret}"})
+                asked[path, name] = answer.status_code
+    assert len(asked) > 50 and asked["/weights", "tenant"] == 200 and asked["/jobs/{id}", "id"] == 404
+    assert max(asked.values()) < 500, asked
 
 
 def test_whatever_a_request_holds_comes_back(store: Store) -> None:
