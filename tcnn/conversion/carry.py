@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from tcnn.conversion.ties import BECOMES
 from tcnn.errors import UnsupportedLayerError
 from tcnn.layers.filters import ALWAYS_SAME, STANDARDISED, hooks_of
+from tcnn.layers.fused import FusedGPSA2d
 from tcnn.models.copying import Memo, copied, memo_of
 
 with torch.device("meta"):
@@ -66,8 +67,13 @@ def _fakes(modules: Iterable[nn.Module]) -> Memo:
 
 
 def _carry_layer(name: str, old: nn.Module, memo: Memo) -> None:
-    """Give a replacement the parameters that other layers share with the old one, and the old one's attributes."""
+    """Give a replacement the parameters that other layers share with the old one, and the old one's attributes.
+
+    One for inference only has no parameters, and nothing that trains away from what shared them.
+    """
     new: nn.Module = memo[id(old)]
+    if isinstance(new, FusedGPSA2d):
+        return
     for key, parameter in old.named_parameters(recurse=False):
         twin = memo.get(id(parameter))
         if twin is None or twin is getattr(new, key, None):

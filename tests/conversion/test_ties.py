@@ -149,6 +149,23 @@ def test_folding_is_refused_in_one_line() -> None:
         tcnn.fold(model, source=source)
 
 
+def test_a_fused_layer_keeps_what_it_shares() -> None:
+    """It computes with copies: a bias that something else in the model holds is still added, at any temperature."""
+    source, listed = tied(bias=True), Net().double().eval()
+    models = [tcnn.convert(net, input_size=SIZE).model for net in (source, listed)]
+    models[1].no_decay = list(models[1].parameters())
+    for model in models:
+        for temperature in (1 / 46, 0.5):
+            for name in ("a", "b", "c"):
+                model.get_submodule(name).set_temperature(temperature)  # type: ignore[operator]
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(0.1)
+                found, x = tcnn.fuse(model), image(SIZE, double=True)
+                assert relative_error(model(x), found(x)) < 1e-12
+            assert not [name for name, _ in found.named_parameters() if name[:2] in ("a.", "b.", "c.")]
+
+
 def test_late_conversion_goes_on_with_what_the_optimizer_knew() -> None:
     source = tied(bias=True).train()
     config = FinetuneConfig(conversion=ConversionConfig(input_size=SIZE), opt="adamw", lr=1e-3)
