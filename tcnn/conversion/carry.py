@@ -15,12 +15,19 @@ from torch._subclasses.fake_tensor import FakeTensor
 from tcnn.conversion.ties import BECOMES
 from tcnn.errors import UnsupportedLayerError
 from tcnn.layers.filters import ALWAYS_SAME, STANDARDISED, hooks_of
+from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.fused import FusedGPSA2d
+from tcnn.layers.gpsa import GPSA2d
 from tcnn.models.copying import Memo, copied, memo_of
 
 with torch.device("meta"):
-    OF_KIND = {kind: frozenset(vars(kind(1, 1, 1))) for kind in (nn.Conv2d, *STANDARDISED, *ALWAYS_SAME)}
-"""Attributes that PyTorch's and timm's convolutions have: what matters of them is in the filter and the geometry."""
+    _LAYER = GPSA2d(1, 1, 1)
+    _FRESH = (
+        *(kind(1, 1, 1) for kind in (nn.Conv2d, *STANDARDISED, *ALWAYS_SAME)),
+        *(_LAYER, FoldedGPSA2d(1, 1, _LAYER.geometry, 1, True, 1, ["attention"])),
+    )
+OF_KIND = {type(layer): frozenset((*dir(type(layer)), *vars(layer))) for layer in _FRESH}
+"""Attributes that layers of these kinds have themselves: what matters of them is in the filter and the geometry."""
 
 
 def copy_with(model: nn.Module, swaps: Mapping[str, nn.Module]) -> nn.Module:
@@ -67,13 +74,43 @@ def _fakes(modules: Iterable[nn.Module]) -> Memo:
 
 
 def _carry_layer(name: str, old: nn.Module, memo: Memo) -> None:
-    """Give a replacement the parameters that other layers share with the old one, and the old one's attributes.
-
-    One for inference only has no parameters, and nothing that trains away from what shared them.
-    """
+    """Give a replacement the parameters that other layers share with the old one, and the old one's attributes."""
     new: nn.Module = memo[id(old)]
-    if isinstance(new, FusedGPSA2d):
+    if not isinstance(new, FusedGPSA2d):  # which has no parameters, and nothing that trains away from what shared them
+        _carry_shared(name, old, new, memo)
+    if isinstance(old, nn.Conv2d) and isinstance(new, nn.Conv2d):
         return
+    found = attributes_of(old)
+    if clash := taken(found, new):
+        raise UnsupportedLayerError(
+            f"{name}: its attribute {clash!r} is one that {type(new).__name__} has itself; rename it"
+        )
+    for key, value in found.items():
+        setattr(new, key, copy.deepcopy(value, memo))
+    if not isinstance(old, nn.Conv2d):
+        return
+    for key, parameter in old.named_parameters(recurse=False):
+        twin = getattr(new, BECOMES.get(key, key), None)
+        if vars(parameter) and twin is None:
+            raise UnsupportedLayerError(f"{name}: its {key} has attributes, and what takes its place has no {key}")
+        _carry_attributes(parameter, twin, memo)
+
+
+def attributes_of(layer: nn.Module) -> dict[str, Any]:
+    """What somebody set on a convolution or an attention layer, as a gain that the forward pass reads; else nothing."""
+    own = [names for kind, names in OF_KIND.items() if isinstance(layer, kind)]
+    return {key: value for key, value in vars(layer).items() if own and not any(key in names for names in own)}
+
+
+def taken(attributes: Iterable[str], new: nn.Module) -> str | None:
+    """One of these attributes that a replacement has itself, if there is one."""
+    own = [names for kind, names in OF_KIND.items() if isinstance(new, kind)]
+    names = frozenset().union(*own) if isinstance(new, nn.Conv2d) else frozenset(dir(new))
+    return min(names.intersection(attributes), default=None)
+
+
+def _carry_shared(name: str, old: nn.Module, new: nn.Module, memo: Memo) -> None:
+    """Give a replacement the parameters that something else in the model shares with the old one."""
     for key, parameter in old.named_parameters(recurse=False):
         twin = memo.get(id(parameter))
         if twin is None or twin is getattr(new, key, None):
@@ -84,20 +121,6 @@ def _carry_layer(name: str, old: nn.Module, memo: Memo) -> None:
                 "layer out (target), or give the other a copy"
             )
         setattr(new, key, twin)
-    if not isinstance(old, nn.Conv2d) or isinstance(new, nn.Conv2d):
-        return
-    of_its_kind = (own for kind, own in OF_KIND.items() if isinstance(old, kind))
-    for key in vars(old).keys() - frozenset().union(*of_its_kind):
-        if hasattr(new, key):
-            raise UnsupportedLayerError(
-                f"{name}: its attribute {key!r} is one that {type(new).__name__} has itself; rename it"
-            )
-        setattr(new, key, copy.deepcopy(vars(old)[key], memo))
-    for key, parameter in old.named_parameters(recurse=False):
-        twin = getattr(new, BECOMES.get(key, key), None)
-        if vars(parameter) and twin is None:
-            raise UnsupportedLayerError(f"{name}: its {key} has attributes, and what takes its place has no {key}")
-        _carry_attributes(parameter, twin, memo)
 
 
 def _carry_parameter(old: nn.Parameter, new: nn.Parameter, memo: Memo) -> None:

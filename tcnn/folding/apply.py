@@ -119,7 +119,7 @@ def logits(model: nn.Module, batch: Tensor, float64: bool = True) -> Outputs:
     """Logits in `precision`."""
     dtype = precision(model, float64)
     wide = in_dtype(model, dtype)
-    with evaluating(wide), told_in_one_line(model, batch, dtype):
+    with evaluating(wide), told_in_one_line(wide, batch, dtype):
         return logits_of(wide, batch, dtype)
 
 

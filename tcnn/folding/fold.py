@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tcnn.arguments import typed
 from tcnn.config import VerificationConfig, build
 from tcnn.config.base import ErrorStats
-from tcnn.conversion.carry import copy_with
+from tcnn.conversion.carry import attributes_of, copy_with, taken
 from tcnn.errors import NothingToConvertError, RequestError, VerificationError
 from tcnn.folding.apply import (
     Kinds,
@@ -180,15 +180,17 @@ def fuse(model: nn.Module) -> nn.Module:
 def fused(model: nn.Module) -> Iterator[None]:
     """Context in which a model in evaluation mode has fused layers; afterwards it has its own again and can be trained.
 
-    Layers with hooks stay, since the hooks are meant for them. So does a model that is a single layer.
+    Layers with hooks stay, since the hooks are meant for them. So does a model that is a single layer, and a layer with
+    an attribute that a fused one has itself.
     """
+    layers = [module for module in model.modules() if isinstance(module, AttentionLayer)]
+    made = {id(layer): twin for layer in layers if (twin := _stand_in(layer)) is not None}
     places = [
         (parent, name, child)
         for parent in model.modules()
         for name, child in parent.named_children()
-        if isinstance(child, AttentionLayer) and not (child._forward_hooks or child._forward_pre_hooks)
+        if id(child) in made
     ]
-    made = {id(layer): FusedGPSA2d(layer) for _, _, layer in places}
     try:
         for parent, name, layer in places:
             parent._modules[name] = made[id(layer)]
@@ -196,3 +198,15 @@ def fused(model: nn.Module) -> Iterator[None]:
     finally:
         for parent, name, layer in places:
             parent._modules[name] = layer
+
+
+def _stand_in(layer: AttentionLayer) -> FusedGPSA2d | None:
+    """A fused layer with the attributes that were set on this one; None where nothing can stand in for it."""
+    if layer._forward_hooks or layer._forward_pre_hooks:
+        return None
+    made, attributes = FusedGPSA2d(layer), attributes_of(layer)
+    if taken(attributes, made):
+        return None
+    for key, value in attributes.items():
+        setattr(made, key, value)
+    return made

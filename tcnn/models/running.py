@@ -170,7 +170,7 @@ def failure(model: nn.Module, shape: Sequence[int], error: Exception, advice: st
     """What to raise for an error of a model on images of `shape`, (C, H, W): in one line, with the cause.
 
     Args:
-        advice: what to do where the size is refused.
+        model: the one that ran, in which a layer is named. advice: what to do where the size is refused.
     """
     name, size = type(model).__name__, "×".join(map(str, shape))
     first = next(iter(str(error).strip().splitlines()), "")
@@ -180,9 +180,9 @@ def failure(model: nn.Module, shape: Sequence[int], error: Exception, advice: st
     if refuses_size(error):
         return RequestError(f"{name} does not run on an image of {size} ({told}); {advice}")
     if isinstance(error, AttributeError) and isinstance(layer := error.obj, ConvolutionShaped):
-        places = (place for place, module in model.named_modules() if module is layer)
+        places = (f"the convolution {place!r}" for place, module in model.named_modules() if module is layer and place)
         return RequestError(
-            f"{name}: its forward pass reads {error.name!r} of the convolution {next(places, '')!r}, which "
+            f"{name}: its forward pass reads {error.name!r} of {next(places, 'a convolution')}, which "
             f"{type(layer).__name__} in its place has not; give a target without that layer"
         )
     return RequestError(

@@ -201,7 +201,7 @@ def _run(
         own = in_dtype(model, dtype)
         watched = _Seen(own, names)
         try:
-            with evaluating(own), same_start(own), told_in_one_line(model, images, dtype):
+            with evaluating(own), same_start(own), told_in_one_line(own, images, dtype):
                 # All images at once, as hooks see one call of a layer.
                 outputs.append(separate(own(images.to(device=place_of(own), dtype=dtype)), len(images)))
         finally:

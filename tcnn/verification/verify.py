@@ -161,11 +161,11 @@ def _compare(
         shapes.extend(told_shapes(f"what {name} makes of the same input", other_shape(y, found)))
 
     reference = in_dtype(source, dtype)
-    with evaluating(reference), told_in_one_line(source, batch, dtype), watch_layers(reference, replaced, try_layer):
+    with evaluating(reference), told_in_one_line(reference, batch, dtype), watch_layers(reference, replaced, try_layer):
         expected = logits_of(reference, batch, dtype)
     del reference
     candidate = in_dtype(converted, dtype)
-    with evaluating(candidate), told_in_one_line(converted, batch, dtype):
+    with evaluating(candidate), told_in_one_line(candidate, batch, dtype):
         found = logits_of(candidate, batch, dtype)
     tolerance, note = tolerance_of(dtype, source, converted, expected, config)
     logits = output_errors(expected, found)

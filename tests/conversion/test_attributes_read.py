@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 import tcnn
 from tcnn.errors import RequestError, UnsupportedLayerError
+from tcnn.folding.fold import fused
 from tcnn.layers import GPSA2d
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.fused import FusedGPSA2d
@@ -182,3 +183,53 @@ def test_a_program_has_the_weight_if_it_is_read(tmp_path: Path) -> None:
         assert relative_error(model(x), program.module()(x)) < 1e-5
         sizes.append(sum(name.endswith("filter") for name in program.state_dict))
     assert sizes == [1, 0]
+
+
+def gained(conv: nn.Module, x: Tensor) -> Tensor:
+    return (conv.gain - 1) * conv(x)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("gain", [2.5, torch.tensor(2.5)], ids=["number", "tensor"])
+def test_what_was_set_on_a_convolution_is_on_everything_in_its_place(gain: float | Tensor) -> None:
+    """Also if it is another number than the source's by then."""
+    torch.manual_seed(0)
+    source, x = Asking(gained).double().eval(), image(SIZE).double()
+    source.conv.gain = gain
+    model = tcnn.convert(source, target="conv", input_size=SIZE).model
+    assert tcnn.verify(source, model).passed
+    model.conv.gain = gain + 1
+    expected, soft = model(x), copy.deepcopy(model)
+    soft.conv.gating_param[4] = 0.01  # one head attends
+    attending = soft(x)
+    part, whole = tcnn.fold(soft, source=source).model, tcnn.fold(model, source=source).model
+    assert [type(one.conv) for one in (part, whole)] == [FoldedGPSA2d, nn.Conv2d]
+    for one, wanted in ((part, attending), (whole, expected), (tcnn.fuse(model), expected)):
+        assert relative_error(one(x), wanted) < 1e-12
+        assert one.conv.gain == gain + 1
+    for one, wanted in ((part, attending), (model, expected)):
+        assert relative_error(tcnn.fuse(one)(x), wanted) < 1e-12
+        with fused(one):
+            assert isinstance(one.conv, FusedGPSA2d) and relative_error(one(x), wanted) < 1e-12
+
+
+@torch.no_grad()
+def test_what_a_fused_layer_has_itself_leaves_the_layer_unfused() -> None:
+    model, x = tcnn.convert(Asking(pooled), target="conv", input_size=SIZE).model.eval(), image(SIZE)
+    model.conv.kernel = 3
+    expected = model(x)
+    with fused(model):
+        assert isinstance(model.conv, GPSA2d) and torch.equal(model(x), expected)
+    with pytest.raises(
+        UnsupportedLayerError, match=r"^conv: its attribute 'kernel' is one that FusedGPSA2d has itself"
+    ):
+        tcnn.fuse(model)
+
+
+def test_what_only_a_folded_layer_has_not_is_named_with_the_layer() -> None:
+    source = Asking(lambda conv, x: x * (isinstance(conv, nn.Conv2d) or conv.fused_attn))  # type: ignore[arg-type]
+    model = tcnn.convert(source, target="conv", input_size=SIZE).model
+    with torch.no_grad():
+        model.conv.gating_param[4] = 0.01
+    with pytest.raises(RequestError, match="reads 'fused_attn' of the convolution 'conv', which FoldedGPSA2d in its"):
+        tcnn.fold(model, source=source)
