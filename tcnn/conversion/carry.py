@@ -14,6 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from tcnn.conversion.ties import BECOMES
 from tcnn.errors import UnsupportedLayerError
+from tcnn.layers.base import AttentionLayer
+from tcnn.layers.exposed import AttentionPoint
 from tcnn.layers.filters import ALWAYS_SAME, STANDARDISED, hooks_of
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.fused import FusedGPSA2d
@@ -44,7 +46,7 @@ def copy_with(model: nn.Module, swaps: Mapping[str, nn.Module]) -> nn.Module:
     replaced = {id(modules[name]) for name in swaps}
     memo: Memo = memo_of(model) | _fakes([*(m for m in model.modules() if id(m) not in replaced), *swaps.values()])
     for name, swap in swaps.items():
-        lost = set(hooks_of(modules[name])) - set(hooks_of(swap))
+        lost = {*hooks_of(modules[name]), *put_into(modules[name])} - set(hooks_of(swap))
         if lost:
             raise UnsupportedLayerError(f"{name}: it has {' and '.join(sorted(lost))}, which a replacement would lose")
         new = any(id(parameter) not in shared for parameter in swap.parameters())
@@ -94,6 +96,34 @@ def _carry_layer(name: str, old: nn.Module, memo: Memo) -> None:
         if vars(parameter) and twin is None:
             raise UnsupportedLayerError(f"{name}: its {key} has attributes, and what takes its place has no {key}")
         _carry_attributes(parameter, twin, memo)
+
+
+def put_into(layer: nn.Module) -> list[str]:
+    """What was put into the forward pass of an attention layer, beside hooks on itself, each as a noun.
+
+    That is what its attention weights pass where they are not fused: hooks on the modules of `attn`, and others in
+    their places; and a forward pass in place of its class's. Dropout does nothing in evaluation mode.
+    """
+    if not isinstance(layer, AttentionLayer):
+        return []
+    kind = GPSA2d if isinstance(layer, GPSA2d) else FoldedGPSA2d
+    found = ["a forward of its own"] if _other_forward(layer, kind) else []
+    for name, module in layer.named_modules():
+        if name.partition(".")[0] == "attn":
+            found += [f"{hooks} on {name}" for hooks in hooks_of(module)]
+            dropout = type(module) is nn.Dropout and (layer.training or not module.training)
+            if not (type(module) in (AttentionPoint, nn.Identity) or dropout):
+                found.append(f"{name} of another class, {type(module).__name__}")
+            elif _other_forward(module, type(module)):
+                found.append(f"{name} with a forward of its own")
+    return found
+
+
+def _other_forward(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a module's forward pass is not that of its kind, nor a wrapper of it, as Accelerate's."""
+    own: Any = module.forward
+    of_kind = getattr(own, "__func__", None) is kind.forward and own.__self__ is module
+    return not of_kind and not hasattr(own, "__wrapped__")
 
 
 def attributes_of(layer: nn.Module) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tcnn.arguments import typed
 from tcnn.config import VerificationConfig, build
 from tcnn.config.base import ErrorStats
-from tcnn.conversion.carry import attributes_of, copy_with, taken
+from tcnn.conversion.carry import attributes_of, copy_with, put_into, taken
 from tcnn.errors import NothingToConvertError, RequestError, VerificationError
 from tcnn.folding.apply import (
     Kinds,
@@ -164,7 +164,7 @@ def fuse(model: nn.Module) -> nn.Module:
     nothing and computes this in every call.
 
     Raises: `RequestError` for a model without attention layers, or one that was fused before; `UnsupportedLayerError`
-    for a layer with hooks, which its replacement would lose.
+    for a layer with hooks, or with somebody's module as `attn.attn_drop`, which its replacement would lose.
     """
     model = unwrapped(model)
     refuse_prepared(model, "fuse", but=(FoldedGPSA2d,))
@@ -180,8 +180,9 @@ def fuse(model: nn.Module) -> nn.Module:
 def fused(model: nn.Module) -> Iterator[None]:
     """Context in which a model in evaluation mode has fused layers; afterwards it has its own again and can be trained.
 
-    Layers with hooks stay, since the hooks are meant for them. So does a model that is a single layer, and a layer with
-    an attribute that a fused one has itself.
+    Layers with hooks stay, since the hooks are meant for them, and layers whose attention weights pass somebody's
+    module (`attn.attn_drop`). So does a model that is a single layer, and a layer with an attribute that a fused one
+    has itself.
     """
     layers = [module for module in model.modules() if isinstance(module, AttentionLayer)]
     made = {id(layer): twin for layer in layers if (twin := _stand_in(layer)) is not None}
@@ -202,7 +203,7 @@ def fused(model: nn.Module) -> Iterator[None]:
 
 def _stand_in(layer: AttentionLayer) -> FusedGPSA2d | None:
     """A fused layer with the attributes that were set on this one; None where nothing can stand in for it."""
-    if layer._forward_hooks or layer._forward_pre_hooks:
+    if layer._forward_hooks or layer._forward_pre_hooks or put_into(layer):
         return None
     made, attributes = FusedGPSA2d(layer), attributes_of(layer)
     if taken(attributes, made):

@@ -1,6 +1,8 @@
-"""timm's and torchvision's extractors find the layers' attention by name, and find what the layer applies."""
+"""timm's and torchvision's extractors find the layers' attention by name, and find what the layer applies; what is put
+there has its effect wherever the model runs, or is refused."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,11 +10,14 @@ import timm
 import torch
 from timm.layers import set_fused_attn
 from timm.utils import AttentionExtract
-from torch import nn
+from torch import Tensor, nn
 from torchvision.models.feature_extraction import create_feature_extractor
 
 import tcnn
+from tcnn.errors import UnsupportedLayerError
+from tcnn.folding.fold import fused
 from tcnn.layers import GPSA2d
+from tcnn.layers.fused import FusedGPSA2d
 
 LAYERS = ("layer4.0.conv1", "layer4.0.conv2")
 IMAGES = torch.rand(2, 3, 40, 56, generator=torch.Generator().manual_seed(3))
@@ -24,7 +29,9 @@ def model() -> Iterator[nn.Module]:
     set_fused_attn(False)
     try:
         torch.manual_seed(0)
-        yield timm.create_model("t_test_resnet", num_classes=3, content_heads=1, temperature=0.5).eval()
+        yield timm.create_model(
+            "t_test_resnet", num_classes=3, zero_init_last=False, content_heads=1, temperature=0.5
+        ).eval()
     finally:
         set_fused_attn(True)
 
@@ -86,3 +93,86 @@ def test_files_do_not_know_how_it_was_computed(model: nn.Module, tmp_path: Any) 
     assert not any(name.endswith("attn_drop") for name, _ in again.named_modules())
     with torch.no_grad():
         torch.testing.assert_close(again(IMAGES), model(IMAGES))
+
+
+class WithoutCentre(nn.Identity):
+    """Takes away what the central tap's head applies."""
+
+    def forward(self, weights: Tensor) -> Tensor:
+        return weights.clone().index_fill(1, torch.tensor([4]), 0.0)
+
+
+def hooked(layer: GPSA2d) -> None:
+    layer.attn.attn_drop.register_forward_hook(lambda module, args, out: WithoutCentre()(out))
+
+
+def hooked_before(layer: GPSA2d) -> None:
+    layer.attn.attn_drop.register_forward_pre_hook(lambda module, args: WithoutCentre()(args[0]))
+
+
+def replaced(layer: GPSA2d) -> None:
+    layer.attn.attn_drop = WithoutCentre()
+
+
+def hooked_within(layer: GPSA2d) -> None:
+    layer.attn.attn_drop = nn.Sequential(nn.Identity())
+    layer.attn.attn_drop[0].register_forward_hook(lambda module, args, out: WithoutCentre()(out))
+
+
+def method(layer: GPSA2d) -> None:
+    layer.attn.attn_drop.forward = WithoutCentre().forward
+
+
+def on_the_point(layer: GPSA2d) -> None:
+    layer.attn.register_forward_hook(lambda module, args, out: WithoutCentre()(out))
+
+
+def halved(layer: GPSA2d, x: Tensor) -> Tensor:
+    return 0.5 * GPSA2d.forward(layer, x)
+
+
+def the_layers_own(layer: GPSA2d) -> None:
+    layer.forward = partial(halved, layer)
+
+
+WAYS: dict[Callable[[GPSA2d], None], str] = {
+    hooked: "forward hooks on attn.attn_drop",
+    hooked_before: "forward pre-hooks on attn.attn_drop",
+    replaced: "attn.attn_drop of another class, WithoutCentre",
+    hooked_within: "attn.attn_drop of another class, Sequential and forward hooks on attn.attn_drop.0",
+    method: "attn.attn_drop with a forward of its own",
+    on_the_point: "forward hooks on attn",
+    the_layers_own: "a forward of its own",
+}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@torch.no_grad()
+def test_what_weights_pass_has_its_effect_or_is_refused(way: Callable[[GPSA2d], None], model: nn.Module) -> None:
+    plain = model(IMAGES)
+    way(model.get_submodule(LAYERS[0]))  # type: ignore[arg-type]
+    expected = model(IMAGES)
+    assert (expected - plain).abs().max() > 1e-4
+    with fused(model):
+        assert [type(model.get_submodule(name)) for name in LAYERS] == [GPSA2d, FusedGPSA2d]
+        torch.testing.assert_close(model(IMAGES), expected)
+    guesses = tcnn.predict(model, IMAGES, quiet=True)[0].guesses
+    assert guesses[0].probability == pytest.approx(expected[0].softmax(0).max().item(), rel=1e-5)
+    for call in (tcnn.fuse, lambda model: tcnn.fold(model, max_error=1e9)):
+        with pytest.raises(UnsupportedLayerError) as caught:
+            call(model)
+        assert str(caught.value) == f"{LAYERS[0]}: it has {WAYS[way]}, which a replacement would lose"
+
+
+@torch.no_grad()
+def test_what_does_nothing_in_evaluation_is_fused(model: nn.Module) -> None:
+    """Dropout of weights, and what Accelerate leaves behind when it takes its wrapper away."""
+    first, second = (model.get_submodule(name) for name in LAYERS)
+    first.attn.attn_drop = nn.Dropout(0.5).eval()
+    second.forward = second.forward
+    assert tcnn.fuse(model.train()).layer4[0].conv1.training is False
+    with fused(model.eval()):
+        assert [type(model.get_submodule(name)) for name in LAYERS] == [FusedGPSA2d, FusedGPSA2d]
+    first.attn.attn_drop.train()  # Monte Carlo dropout
+    with fused(model):
+        assert isinstance(model.get_submodule(LAYERS[0]), GPSA2d)
