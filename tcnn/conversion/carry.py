@@ -4,8 +4,8 @@
 others. What cannot be carried over is refused.
 """
 
-import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +20,10 @@ from tcnn.layers.filters import ALWAYS_SAME, STANDARDISED, hooks_of
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.fused import FusedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.models.copying import Memo, copied, memo_of
+from tcnn.models.copying import Memo, copied, copied_part, memo_of
+
+Part = Callable[[Any], Any]
+"""Copies what the model holds somewhere else than in its modules."""
 
 with torch.device("meta"):
     _LAYER = GPSA2d(1, 1, 1)
@@ -52,11 +55,12 @@ def copy_with(model: nn.Module, swaps: Mapping[str, nn.Module]) -> nn.Module:
         new = any(id(parameter) not in shared for parameter in swap.parameters())
         memo[id(modules[name])] = swap if new else copied(swap, memo)
     made = copied(model, memo)
+    part = partial(copied_part, of=model, memo=memo)
     for parameter in model.parameters():
         if id(parameter) in memo:
-            _carry_parameter(parameter, memo[id(parameter)], memo)
+            _carry_parameter(parameter, memo[id(parameter)], part)
     for name in swaps:
-        _carry_layer(name, modules[name], memo)
+        _carry_layer(name, modules[name], memo, part)
     for name, module in made.named_modules():  # torchvision's traced graphs are always copied in training mode
         if name in modules and module.training != modules[name].training:
             module.train(modules[name].training)
@@ -75,7 +79,7 @@ def _fakes(modules: Iterable[nn.Module]) -> Memo:
     return memo
 
 
-def _carry_layer(name: str, old: nn.Module, memo: Memo) -> None:
+def _carry_layer(name: str, old: nn.Module, memo: Memo, part: Part) -> None:
     """Give a replacement the parameters that other layers share with the old one, and the old one's attributes."""
     new: nn.Module = memo[id(old)]
     if not isinstance(new, FusedGPSA2d):  # which has no parameters, and nothing that trains away from what shared them
@@ -88,14 +92,14 @@ def _carry_layer(name: str, old: nn.Module, memo: Memo) -> None:
             f"{name}: its attribute {clash!r} is one that {type(new).__name__} has itself; rename it"
         )
     for key, value in found.items():
-        setattr(new, key, copy.deepcopy(value, memo))
+        setattr(new, key, part(value))
     if not isinstance(old, nn.Conv2d):
         return
     for key, parameter in old.named_parameters(recurse=False):
         twin = getattr(new, BECOMES.get(key, key), None)
         if vars(parameter) and twin is None:
             raise UnsupportedLayerError(f"{name}: its {key} has attributes, and what takes its place has no {key}")
-        _carry_attributes(parameter, twin, memo)
+        _carry_attributes(parameter, twin, part)
 
 
 def put_into(layer: nn.Module) -> list[str]:
@@ -153,23 +157,23 @@ def _carry_shared(name: str, old: nn.Module, new: nn.Module, memo: Memo) -> None
         setattr(new, key, twin)
 
 
-def _carry_parameter(old: nn.Parameter, new: nn.Parameter, memo: Memo) -> None:
+def _carry_parameter(old: nn.Parameter, new: nn.Parameter, part: Part) -> None:
     """Copy a parameter's hooks and attributes, which `copy.deepcopy` forgets."""
-    _carry_attributes(old, new, memo)
+    _carry_attributes(old, new, part)
     hooks, after = dict(old._backward_hooks or {}), dict(old._post_accumulate_grad_hooks or {})
     if not (hooks or after):
         return
     trainable = new.requires_grad
     new.requires_grad_()  # one that was frozen since keeps its hooks, but takes none
     for hook in hooks.values():
-        new.register_hook(copy.deepcopy(hook, memo))
+        new.register_hook(part(hook))
     for hook in after.values():
-        new.register_post_accumulate_grad_hook(copy.deepcopy(hook, memo))
+        new.register_post_accumulate_grad_hook(part(hook))
     new.requires_grad_(trainable)
 
 
-def _carry_attributes(old: nn.Parameter, new: Any, memo: Memo) -> None:
+def _carry_attributes(old: nn.Parameter, new: Any, part: Part) -> None:
     """Copy what was set on a parameter, such as a learning rate's scale."""
     for key, value in vars(old).items():
         if key not in vars(new):
-            setattr(new, key, copy.deepcopy(value, memo))
+            setattr(new, key, part(value))

@@ -2,7 +2,7 @@
 
 `copy.deepcopy` refuses a tensor with a history of gradients, which a model holds after a training step if its forward
 pass keeps one (an auxiliary loss, features) or a hook computes a weight (old spectral norm, weight norm, pruning). It
-also refuses locks, open files and what holds these.
+also refuses locks, open files and what holds these. Functions over the model are made anew (`functions`).
 """
 
 import copy
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from tcnn.errors import RequestError, TcnnError, one_line, out_of_memory, shorten
+from tcnn.models.functions import Functions
 
 Memo = dict[int, Any]
 """What `copy.deepcopy` has copied already, by identity."""
@@ -34,13 +35,24 @@ def copied(model: Model, memo: Memo | None = None) -> Model:
     memo = memo_of(model) if memo is None else memo
     try:
         _copy_modules(model, memo)
-        return copy.deepcopy(model, memo)
+        made = copy.deepcopy(model, memo)
+        Functions(model, memo).renew_in(made.modules())
+        return made
     except TcnnError:
         raise
     except Exception as error:
         if out_of_memory(error):
             raise
         raise RequestError(_refused(model, error)) from error
+
+
+def copied_part(value: Any, of: nn.Module, memo: Memo) -> Any:
+    """A copy of what somebody has set on a parameter of the model, or on a layer that is replaced: a value, a hook.
+
+    Args:
+        memo: that of the model's copy.
+    """
+    return Functions(of, memo).of_copied(copy.deepcopy(value, memo))
 
 
 def memo_of(model: nn.Module) -> Memo:

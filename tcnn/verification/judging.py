@@ -1,6 +1,7 @@
 """What a comparison's numbers mean: notes on outputs of other shapes, a source that is not finite, or that keeps its
 stride, and what rounding allows."""
 
+from collections.abc import Collection, Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -55,6 +56,15 @@ def unsteady(model: nn.Module, batch: Tensor, expected: Outputs, bound: float, d
 def told_shapes(what: str, told: str | None) -> list[str]:
     """What to say where two outputs have different shapes, of one image."""
     return [] if told is None else [f"shapes differ: {what}{told}"]
+
+
+def never_ran(names: Iterable[str], in_source: Collection[str], in_converted: Collection[str]) -> str | None:
+    """A note on layers that were not called, by either model or by the converted one alone; None if all were."""
+    if missing := sorted(set(names).difference(in_source)):
+        return f"never ran: {', '.join(missing)}"
+    if missing := sorted(set(names).difference(in_converted)):
+        return f"never ran in the converted model, which calls something else in its place: {', '.join(missing)}"
+    return None
 
 
 def not_finite(source: nn.Module, outputs: Outputs) -> str | None:

@@ -39,7 +39,15 @@ from tcnn.models.running import (
     weights_dtype,
 )
 from tcnn.models.trace import evaluating, input_shape
-from tcnn.verification.judging import allow_for_rounding, not_finite, told_shapes, tolerance_of, unsteady, with_stride
+from tcnn.verification.judging import (
+    allow_for_rounding,
+    never_ran,
+    not_finite,
+    told_shapes,
+    tolerance_of,
+    unsteady,
+    with_stride,
+)
 from tcnn.verification.report import EMPTY, AsRun, Drift, DtypePass, LayerError, VerificationReport
 
 
@@ -147,7 +155,8 @@ def _compare(
 ) -> tuple[DtypePass, Outputs]:
     """Compare in one dtype; returns the errors and the source's logits.
 
-    The source runs once, and every replacement is run on the input of its convolution.
+    The source runs once, and every replacement is run on the input of its convolution. The converted model has to call
+    every one itself.
     """
     replaced = replacements(converted)
     layers: dict[str, LayerError] = {}
@@ -160,12 +169,14 @@ def _compare(
         layers.setdefault(name, LayerError(name=name, random=random, activation=errors(y, found)))
         shapes.extend(told_shapes(f"what {name} makes of the same input", other_shape(y, found)))
 
+    ran: set[str] = set()
     reference = in_dtype(source, dtype)
     with evaluating(reference), told_in_one_line(reference, batch, dtype), watch_layers(reference, replaced, try_layer):
         expected = logits_of(reference, batch, dtype)
     del reference
     candidate = in_dtype(converted, dtype)
-    with evaluating(candidate), told_in_one_line(candidate, batch, dtype):
+    watched = watch_layers(candidate, replaced, lambda name, *_: ran.add(name))
+    with evaluating(candidate), told_in_one_line(candidate, batch, dtype), watched:
         found = logits_of(candidate, batch, dtype)
     tolerance, note = tolerance_of(dtype, source, converted, expected, config)
     logits = output_errors(expected, found)
@@ -178,9 +189,9 @@ def _compare(
     broken = not_finite(source, expected)
     if broken is not None:
         note = broken
-    if set(layers) != set(replaced):
-        note = f"never ran: {', '.join(sorted(set(replaced) - set(layers)))}"
-    passed = max(found_errors) <= tolerance and set(layers) == set(replaced) and broken is None
+    never = never_ran(replaced, layers, ran)
+    note = never or note
+    passed = max(found_errors) <= tolerance and never is None and broken is None
     if not passed and note is None:
         note = unsteady(source, batch, expected, tolerance, dtype)
     result = DtypePass(
