@@ -2,14 +2,20 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import made_up
 import pytest
+import timm
+import torch
 
+import tcnn
 from tcnn.analysis.pages.curves import charts_of_evaluation
 from tcnn.analysis.pages.report import report
+from tcnn.analysis.pages.run_page import base_model
 from tcnn.analysis.plots import gallery, robustness
 from tcnn.analysis.reading.evaluations import EvaluationFile, titles
+from tcnn.analysis.reading.rundirs import Run
 from tcnn.evaluation.shape_bias import Decisions, ShapeBias
 
 RUNS = ("runs/wide/best.safetensors", "runs/narrow/best.safetensors", "runs/narrow/last.safetensors", "resnet18")
@@ -43,9 +49,47 @@ def test_titles(models: list[str], expected: list[str]) -> None:
 
 def test_pictures_of_corruptions() -> None:
     plots = [drawn for drawn in gallery.evaluation_plots(evaluated().rows) if drawn.name.startswith("corruptions")]
-    captions = [f"Gain of {one} over {TITLES[0]} under corruptions." for one in TITLES[1:]]
+    pairs = [(one, side) for one in TITLES[1:] for side in (64, 96)]
+    captions = [f"Gain of {one} over {TITLES[0]} under corruptions at {side} pixels." for one, side in pairs]
     assert [drawn.caption for drawn in plots] == captions
-    assert [drawn.figure.get_suptitle() for drawn in plots] == [f"{one} vs. {TITLES[0]}" for one in TITLES[1:]]
+    heads = [f"{one} vs. {TITLES[0]} at {side} pixels" for one, side in pairs]
+    assert [drawn.figure.get_suptitle() for drawn in plots] == heads
+    assert [drawn.name for drawn in plots] == [f"corruptions-{n}-{side}" for n in (1, 2, 3) for side in (64, 96)]
+
+
+def test_the_gain_is_that_of_its_size() -> None:
+    """One model gains at one size what it loses at another."""
+    tops = {("cnn", 160): 0.5, ("cnn", 224): 0.5, ("tcnn", 160): 0.6, ("tcnn", 224): 0.4}
+    rows = [made_up.evaluated(name, top1, side, ("fog",)) for (name, side), top1 in tops.items()]
+    gained = {
+        plot.name: plot.figure.axes[1].patches[0].get_width()  # type: ignore[attr-defined]
+        for plot in gallery.corruption_plots(rows)
+    }
+    assert gained == {"corruptions-160": pytest.approx(10), "corruptions-224": pytest.approx(-10)}
+    (alone,) = gallery.corruption_plots([row for row in rows if row.height == 160])
+    assert (alone.name, alone.caption) == ("corruptions", "Gain of tcnn over cnn under corruptions.")
+
+
+@pytest.mark.parametrize(
+    ("record", "metadata", "expected"),
+    [
+        ({"weights": "random"}, {}, "test_resnet with random weights"),
+        ({"weights": "file"}, {"weights": "random"}, "test_resnet with own weights"),
+        ({"weights": "pretrained"}, {"training": {"weights": "random"}}, "test_resnet.r160_in1k"),
+        (None, {"training": {"weights": "random"}}, "test_resnet with random weights"),
+        (None, {"source": {"weights": "file"}}, "test_resnet with own weights"),
+        (None, {"weights": "random"}, "test_resnet with random weights"),
+        ({"pretrained": False}, {}, "test_resnet with random weights"),
+        (None, {}, "test_resnet.r160_in1k"),
+    ],
+)
+def test_a_tag_is_that_of_weights_that_were_used(
+    record: dict[str, Any] | None, metadata: dict[str, Any], expected: str, tmp_path: Path
+) -> None:
+    with torch.device("meta"):
+        report = tcnn.convert(timm.create_model("test_resnet"), target="layer4.0.conv1").report
+    assert report.base_model == "test_resnet.r160_in1k"
+    assert base_model(Run(tmp_path, record=record, metadata=metadata), report) == expected
 
 
 def test_legends() -> None:

@@ -144,6 +144,19 @@ def test_the_largest_weight_is_orange_where_it_belongs() -> None:
         assert numpy.ptp(colours[other]) < 10, other  # grey
 
 
+def test_content_heads_have_no_map_of_positions() -> None:
+    """They were drawn as maps whose largest weight is 0.0 %, as if that had been measured."""
+    picture = made_up.inspection(heads=4, layers=2).pictures[0]
+    first, second = picture.layers
+    layers = [first.model_copy(update={"gates": [0.5, 0.25, None, None]}), second]
+    for drawn, part, heads in ((layers, "positional", 6), (layers, "combined", 8), (layers, "content", 8)):
+        (made,) = maps.maps(picture.model_copy(update={"layers": drawn}), part)  # type: ignore[arg-type]
+        assert len(made.axes[0].images) == heads + 3, "each layer has the image, too, and the page a scale"
+        nothing_clipped(made)
+    none = [first.model_copy(update={"gates": [None] * 4})]
+    assert maps.maps(picture.model_copy(update={"layers": none}), "positional") == []
+
+
 def test_gains() -> None:
     before, after = (made_up.evaluated(n, t, corruptions=("fog", "snow")) for n, t in (("a", 0.5), ("b", 0.6)))
     assert robustness.gains(before, after)["fog"] == pytest.approx(dict.fromkeys(range(1, 6), 10.0))

@@ -73,7 +73,7 @@ def test_a_real_run(html: str, run: Path) -> None:
         "layer4.0.conv1",
         "75.0%",
         "batch_size",
-        "torch",
+        "test_resnet with random weights",
         "blue, green, red",
     ):
         assert expected in page.text, expected

@@ -68,16 +68,17 @@ def _title(run: Run, conversion: ConversionReport | None) -> str:
 
 def base_model(run: Run, conversion: ConversionReport) -> str:
     """The CNN's name; with the tag of its pretrained weights only if it had these."""
-    places = [run.metadata]
-    converted = run.path / "converted.safetensors"  # what is fine-tuned does not say what its CNN's weights were
-    if converted.is_file() and "source" not in run.metadata:
+    record, training, earlier = run.record or {}, run.metadata.get("training"), run.metadata.get("source")
+    told = [record.get("weights"), *(each.get("weights") for each in (training, earlier) if isinstance(each, dict))]
+    converted = run.path / "converted.safetensors"
+    if converted.is_file():
         with suppress(RequestError):
-            places.append(metadata(converted))
-    sources = [each.get("source") for each in places]
-    weights = next((one.get("weights") for one in sources if isinstance(one, dict)), None)
-    if weights not in ("random", "file") and (run.record or {}).get("pretrained") is not False:
-        return conversion.base_model
-    return f"{conversion.base_model.partition('.')[0]} with {'random weights' if weights != 'file' else 'own weights'}"
+            told.append(metadata(converted).get("weights"))
+    if record.get("pretrained") is False:  # up to version 0.1
+        told.append("random")
+    weights = next((each for each in (*told, run.metadata.get("weights")) if isinstance(each, str)), None)
+    named = {"random": "random weights", "file": "own weights"}.get(weights or "")
+    return f"{conversion.base_model.partition('.')[0]} with {named}" if named else conversion.base_model
 
 
 def validated_on(run: Run) -> str:

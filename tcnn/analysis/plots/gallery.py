@@ -118,12 +118,16 @@ def evaluation_plots(rows: Sequence[EvaluatedRow]) -> Iterator[NamedPlot]:
 
 
 def corruption_plots(rows: Sequence[EvaluatedRow]) -> Iterator[NamedPlot]:
-    """Plots of what one model gains over another under corruptions."""
+    """Plots of what one model gains over another under corruptions, one for every size."""
     pairs, called = improved(rows), titles(row.model for row in rows)
-    for number, (before, after) in enumerate(pairs, 1):
-        end = f"-{number}" if len(pairs) > 1 else ""
-        caption = f"Gain of {called[after.model]} over {called[before.model]} under corruptions."
-        yield from _if(f"corruptions{end}", caption, partial(robustness.improvement, before, after, called))
+    models = list(dict.fromkeys(after.model for _, after in pairs))
+    several = len({after.size for _, after in pairs}) > 1
+    for before, after in pairs:
+        end = f"-{models.index(after.model) + 1}" if len(models) > 1 else ""
+        name = f"corruptions{end}" + (f"-{after.size.replace('×', 'x')}" if several else "")
+        at = f" at {after.size} pixels" if several else ""
+        caption = f"Gain of {called[after.model]} over {called[before.model]} under corruptions{at}."
+        yield from _if(name, caption, partial(robustness.improvement, before, after, called, at))
 
 
 def _if(name: str, caption: str, draw: Callable[[], Figure | None]) -> Iterator[NamedPlot]:

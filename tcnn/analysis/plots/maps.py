@@ -39,16 +39,22 @@ DENSITY = 160
 
 def maps(picture: Picture, part: Part = "combined") -> list[Figure]:
     """Plot all heads of every layer that has this part (total, content or positional), on several pages."""
-    layers = [layer for layer in picture.layers if getattr(layer, part) is not None]
+    layers = [layer for layer in picture.layers if getattr(layer, part) is not None and _heads(layer, part)]
     image = numpy.asarray(open_image(io.BytesIO(base64.b64decode(picture.png))).convert("RGB"))
-    return [_page(picture.name, image, page, part) for page in _pages(layers)]
+    return [_page(picture.name, image, page, part) for page in _pages(layers, part)]
 
 
-def _pages(layers: Sequence[LayerMaps]) -> Iterator[list[LayerMaps]]:
+def _heads(layer: LayerMaps, part: Part) -> list[int]:
+    """The heads that have this part: a content head has no positional one, and no gate."""
+    gates = [] if layer.gates is None or part != "positional" else layer.gates
+    return [head for head in range(len(layer.combined)) if not gates or gates[head] is not None]
+
+
+def _pages(layers: Sequence[LayerMaps], part: Part) -> Iterator[list[LayerMaps]]:
     page: list[LayerMaps] = []
     for layer in layers:
         longer = [*page, layer]
-        if page and sum(_rows(each, _across(longer)) for each in longer) > MAX_ROWS:
+        if page and sum(_rows(each, part, _across(longer, part)) for each in longer) > MAX_ROWS:
             yield page
             longer = [layer]
         page = longer
@@ -56,26 +62,27 @@ def _pages(layers: Sequence[LayerMaps]) -> Iterator[list[LayerMaps]]:
         yield page
 
 
-def _across(layers: Sequence[LayerMaps]) -> int:
+def _across(layers: Sequence[LayerMaps], part: Part) -> int:
     """Heads per row: nine for a 3×3 kernel as in the paper; larger square kernels keep their shape."""
-    heads = max(len(layer.combined) for layer in layers)
+    heads = max(len(_heads(layer, part)) for layer in layers)
     side = math.isqrt(heads)
     return side if side * side == heads and heads > HEADS_PER_ROW else min(HEADS_PER_ROW, heads)
 
 
-def _rows(layer: LayerMaps, across: int) -> int:
-    return math.ceil(len(layer.combined) / across)
+def _rows(layer: LayerMaps, part: Part, across: int) -> int:
+    return math.ceil(len(_heads(layer, part)) / across)
 
 
 def _page(name: str, image: Pixels, layers: Sequence[LayerMaps], part: Part) -> Figure:
-    across = _across(layers)
+    across = _across(layers, part)
     gated = any(layer.gates is not None for layer in layers)
     width = max(2 * EDGE + FIRST + across * (CELL + GAP) + (BAR if gated else 0), NARROWEST)
     words = {"combined": "Attention", "content": "Content alone", "positional": "Position alone"}
     title = f"{words[part]}, every head, one query"
     note = textwrap.wrap(_note(layers, gated), int(15 * width))
     heights = [
-        max(FIRST * _ratio(layer), _rows(layer, across) * (CELL * _ratio(layer) + LINE + GAP / 2)) for layer in layers
+        max(FIRST * _ratio(layer), _rows(layer, part, across) * (CELL * _ratio(layer) + LINE + GAP / 2))
+        for layer in layers
     ]
     height = TITLE + sum(heights) + (LINE + GAP) * len(layers) + LINE * len(note) + EDGE
     made = style.figure(width, height)
@@ -87,8 +94,8 @@ def _page(name: str, image: Pixels, layers: Sequence[LayerMaps], part: Part) -> 
     for layer, needed in zip(layers, heights, strict=True):
         _text(ax, EDGE, y + 0.13, style.label(layer.layer, 18), style.SMALL)
         _image(ax, image, layer, y + LINE)
-        for head in range(len(layer.combined)):
-            down, right = divmod(head, across)
+        for place, head in enumerate(_heads(layer, part)):
+            down, right = divmod(place, across)
             left = EDGE + FIRST + GAP + right * (CELL + GAP)
             top = y + LINE + down * (CELL * _ratio(layer) + LINE + GAP / 2)
             _head(ax, image, layer, part, head, (left, top))

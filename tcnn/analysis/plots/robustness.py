@@ -37,11 +37,12 @@ def gains(before: EvaluatedRow, after: EvaluatedRow) -> dict[str, dict[int, floa
     return {name: values for name, values in found.items() if values}
 
 
-def improvement(before: EvaluatedRow, after: EvaluatedRow, called: Mapping[str, str]) -> Figure | None:
+def improvement(before: EvaluatedRow, after: EvaluatedRow, called: Mapping[str, str], at: str = "") -> Figure | None:
     """Plot the gain by severity and category, and by corruption; None where the two share no corruption.
 
     Args:
         called: the models' titles.
+        at: what the title adds to them: the size, where there are several.
     """
     gained = gains(before, after)
     if not gained:
@@ -73,7 +74,7 @@ def improvement(before: EvaluatedRow, after: EvaluatedRow, called: Mapping[str, 
     bars.set_yticks(range(len(order)), [style.label(name.replace("_", " "), 24) for name in order])
     bars.invert_yaxis()
     bars.grid(False, axis="y")
-    title = f"{style.label(called[after.model], 38)} vs. {style.label(called[before.model], 38)}"
+    title = f"{style.label(called[after.model], 38)} vs. {style.label(called[before.model], 38)}{at}"
     made.suptitle(title, fontsize=style.LARGE, color=style.INK, x=0.01, ha="left")
     return made
 

@@ -99,7 +99,7 @@ def read_evaluation(file: Path) -> EvaluationFile:
 
 
 def improved(rows: Sequence[EvaluatedRow]) -> list[tuple[EvaluatedRow, EvaluatedRow]]:
-    """Pairs of rows to compare: the first model with corruption results, and each later one at the same size."""
+    """Pairs of rows to compare: the first model with corruption results, and each later one, at every size of both."""
     corrupted = [row for row in rows if row.corruptions]
-    return [(corrupted[0], row) for row in corrupted[1:] if row.model != corrupted[0].model
-            and (row.height, row.width) == (corrupted[0].height, corrupted[0].width)]  # fmt: skip
+    first = {row.size: row for row in corrupted if row.model == corrupted[0].model}
+    return [(first[row.size], row) for row in corrupted if row.model != corrupted[0].model and row.size in first]
