@@ -72,6 +72,11 @@ def existing(path: Path) -> Path:
     if file is not None:
         return file
     if not path.is_dir():
+        if str(path).startswith(("hf-hub:", "hf_hub:", "local-dir:")):
+            raise CheckpointError(
+                f"{path}: expected a file or a directory; a name as timm has it is opened by "
+                f'timm.create_model("{path}", pretrained=True), with tcnn imported'
+            )
         raise CheckpointError(f"{path}: expected a tcnn checkpoint, found nothing")
     if begun := unfinished(path):
         raise CheckpointError(begun)

@@ -54,9 +54,9 @@ def anneal(model: nn.Module, steps: int, end: float = 1.0) -> None:
 
     A step is a forward pass in training mode with gradients, of the model or of a part (`forward_features`); those that
     share one backward pass are one step, and a pass that gradient checkpointing repeats is none. How far it has come is
-    read off τ itself, which is part of the state: a state dict has no more entries than without, and training resumes
-    where it was. A second call takes the place of the first. `timm.create_model("t_…", anneal_steps=N, anneal_end=τ)`
-    does the same.
+    read off τ itself, at the first step and after `load_state_dict`: a state dict has no more entries than without, and
+    training resumes where it was. A second call takes the place of the first, and reads τ anew.
+    `timm.create_model("t_…", anneal_steps=N, anneal_end=τ)` does the same.
 
     Args:
         model: a T-CNN. steps: 1 or more.

@@ -86,6 +86,10 @@ class TestDamage:
     def test_what_is_no_checkpoint_is_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "m.safetensors"
         assert_refused(path, "expected a tcnn checkpoint, found nothing")
+        named = Path("hf-hub:my-team/net")
+        assert_refused(
+            named, 'is opened by timm.create_model("hf-hub:my-team/net", pretrained=True), with tcnn imported'
+        )
         for raw in (b"", b"\x80\x04pickle", (2**62).to_bytes(8, "little") + b"{}", b"\xff" * 64):
             path.write_bytes(raw)
             assert_refused(path, "not a whole safetensors file")

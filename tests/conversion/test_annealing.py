@@ -226,6 +226,19 @@ class TestOfAnyModel:
         tcnn.anneal(model, 4)
         assert steps(model, 2) == pytest.approx([formula(n, 4) for n in range(2)], rel=1e-6)
 
+    def test_a_second_call_reads_a_state_that_was_written_back_in_place(self) -> None:
+        """As docs/trainers.md has it of those who restore the best weights without `load_state_dict`."""
+        model = self.converted()
+        tcnn.anneal(model, 8)
+        steps(model, 3)
+        best = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        expected = steps(model, 2)
+        with torch.no_grad():
+            for name, tensor in model.state_dict().items():
+                tensor.copy_(best[name])
+        tcnn.anneal(model, 8)
+        assert steps(model, 2) == pytest.approx(expected, rel=1e-6)
+
     def test_that_of_a_wrapped_model_is_the_models(self) -> None:
         model = self.converted()
         tcnn.anneal(nn.DataParallel(model), 4)
