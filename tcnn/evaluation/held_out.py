@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from tcnn.checkpoints.files import checkpoint_file, record_kept, training_record
@@ -43,6 +42,8 @@ class Training(NamedTuple):
     """The same for any order of the images."""
     listing: str | None = None
     """`ImageSet.listing` of the data, by which the part that was held out is found again. Runs of 0.2.0 have none."""
+    class_names: Sequence[str] | None = None
+    """In the order of their numbers, by which the part was drawn. Of earlier trainings, older releases kept none."""
 
 
 class Unseen(NamedTuple):
@@ -77,7 +78,7 @@ def trainings_in(record: Mapping[str, Any] | None) -> tuple[Training, ...]:
         config: Mapping[str, Any] = record["config"]
         latest = Training(
             str(record["data"]), record.get("val"), config.get("val_split"), int(config.get("seed", 0)),
-            record.get("images"), record.get("image_set"), record.get("listing"),
+            record.get("images"), record.get("image_set"), record.get("listing"), record.get("class_names"),
         )  # fmt: skip
         return latest, *(Training(**one) for one in record.get("earlier", []))
     except (ValueError, KeyError, TypeError):
@@ -145,7 +146,7 @@ def unseen(
         """Whether these are the images that runs on the data set learn from, and no part of its own."""
         return opening().split == open_dataset(data, "train").split
 
-    parts: dict[tuple[float, int], str] = {}
+    parts: list[tuple[str, Tensor]] = []
     trained_on, lost = [], []
     prints: _Prints | None = None
     for name, file in zip(models, _files(models, weights, given), strict=True):
@@ -157,22 +158,19 @@ def unseen(
         here = _on_these(trainings, named if named and learned_part() else (), prints)
         if not here:
             continue
-        if (part := _part(here, prints)) is not None:
-            parts[part] = name
+        if (part := _part(here, prints, opening().whole)) is not None:
+            parts.append((name, part))
         else:
             trained_on.append(name)
             known = prints._replace(listings=prints.listings | {None})
             lost += [name] * all(one.val_split and not _unchanged(one, known) for one in here)
-    if len(parts) > 1:
-        one, other = list(parts.values())[:2]
-        raise RequestError(
-            f"{data}: {one} and {other} were trained on different parts of it; measure them apart, or on images that "
-            "neither has seen"
-        )
-    if not parts:
-        return Unseen(None, tuple(trained_on), tuple(lost))
-    ((share, seed),) = parts
-    return Unseen(_held_out(opening().whole, share, seed), tuple(trained_on), tuple(lost))
+    for other, part in parts:
+        if not part.equal(parts[0][1]):
+            raise RequestError(
+                f"{data}: {parts[0][0]} and {other} were trained on different parts of it; measure them apart, or on "
+                "images that neither has seen"
+            )
+    return Unseen(parts[0][1] if parts else None, tuple(trained_on), tuple(lost))
 
 
 class _Prints(NamedTuple):
@@ -206,15 +204,25 @@ def _on_these(trainings: Sequence[Training], named: Sequence[Training], prints: 
     return [one for one in trainings if one in found or any(same(one.data, name) for name in known)]
 
 
-def _part(here: Sequence[Training], prints: _Prints) -> tuple[float, int] | None:
-    """The share and the seed of the part that all trainings on the images held out; None if they did not hold out one.
+def _part(here: Sequence[Training], prints: _Prints, whole: ImageSet) -> Tensor | None:
+    """(N,), bool: the images that all trainings on them held out; None if they did not hold out the same ones.
 
     In another order, among more or fewer images, or with a name or a class that has changed, nothing tells which ones
     were held out.
     """
-    ((share, seed), *others) = {(one.val_split, one.seed) for one in here}
-    apart = all(one.val is None and _unchanged(one, prints) for one in here)
-    return (share, seed) if share and apart and not others else None
+    if not all(one.val is None and one.val_split and _unchanged(one, prints) for one in here):
+        return None
+    try:
+        first, *others = (_held_out(whole, one) for one in here)
+    except RequestError:  # it has a class that was not trained
+        return None
+    return first if all(part.equal(first) for part in others) else None
+
+
+def _held_out(whole: ImageSet, one: Training) -> Tensor:
+    """(N,), bool: the part that a training drew, with the numbers that it had for the classes."""
+    data = whole if one.class_names is None else whole.numbered_as(one.class_names)
+    return held_out_places(data.targets, data.identities(), one.val_split or 0, one.seed)
 
 
 def _unchanged(one: Training, prints: _Prints) -> bool:
@@ -227,20 +235,20 @@ def learned_note(model: nn.Module, data: ImageSet) -> str | None:
 
     A run of 0.2.0 has not recorded by what its images are known, so nothing is said of it.
     """
-    record = record_kept(model)
-    trainings = [one for one in trainings_in(record) if one.images or one.image_set]
-    if record is None or not trainings:
+    trainings = [one for one in trainings_of(model) if one.images or one.image_set]
+    if not trainings:
         return None
     prints = _prints(data)
     here = _on_these(trainings, (), prints)
     if not here:
         return None
     learned, hint = len(data), "measure it on others"
-    if (part := _part(here, prints)) is not None:
-        share, seed = part
-        held_out = _held_out(_numbered(data.whole, record.get("class_names", ())), share, seed)
-        learned = int((~held_out[data.places]).sum())
+    if (part := _part(here, prints, data.whole)) is not None:
+        learned = int((~part[data.places]).sum())
+        share, seed = here[0].val_split, here[0].seed
         hint = f"what it has not is split_off(data, {share:g}, {seed})[1], of tcnn.data.image_set"
+        if not part.equal(_held_out(data.whole, here[0]._replace(class_names=None))):
+            hint += ", where data has the class_names of the training set"
     if not learned:
         return None
     return (
@@ -248,24 +256,9 @@ def learned_note(model: nn.Module, data: ImageSet) -> str | None:
     )
 
 
-def _numbered(data: ImageSet, names: Sequence[str]) -> ImageSet:
-    """The set with its classes numbered as in training, if they are the same: it is by number that parts are drawn."""
-    if set(names) != set(data.class_names):
-        return data
-    place = torch.tensor([names.index(name) for name in data.class_names])
-    again = data.subset(range(len(data)))
-    again.targets = place[data.targets]
-    return again
-
-
 def _files(models: Sequence[str], weights: Path | None, given: Given) -> Sequence[str | nn.Module]:
     """What says what the models learned from: themselves, or the file of the weights of the one that there is."""
     return [given.get(name, name) for name in models] if weights is None else [str(weights)]
-
-
-def _held_out(data: ImageSet, share: float, seed: int) -> Tensor:
-    """(N,), bool: the images of a whole set that `split_off` holds out."""
-    return held_out_places(data.targets, data.identities(), share, seed)
 
 
 def same(one: str, other: str) -> bool:

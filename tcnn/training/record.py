@@ -127,8 +127,8 @@ def _same_images(one: Training, record: Mapping[str, Any]) -> bool:
 
 
 def _in_order(one: Training, record: Mapping[str, Any]) -> bool:
-    """Whether they are listed as they were, as far as is known: else another part is held out."""
-    return one.images in (None, record["images"]) and one.listing in (None, record["listing"])
+    """Whether they are listed and numbered as they were, as far as is known: else another part is held out."""
+    return all(getattr(one, key) in (None, record[key]) for key in ("images", "listing", "class_names"))
 
 
 def _name(source: str | Path | nn.Module) -> str:

@@ -136,7 +136,7 @@ def _same_part(before: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
     """Whether the images that are held out now are those that were, as far as is known."""
     then, now = before.get("config", {}), record["config"]
     return (
-        all(_same(before, key, record) for key in ("data", "val"))
+        all(_same(before, key, record) for key in ("data", "val", "class_names"))
         and all(then.get(key) == now[key] for key in ("val_split", "seed"))
         and _as_many(before, record)
         and _as_listed(before, record)

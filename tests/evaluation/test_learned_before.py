@@ -1,6 +1,7 @@
 """What a model learned from before its last training counts: under another name, in grey, of more or fewer images."""
 
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from tiny_runs import tiny
 
 import tcnn
 from tcnn.config.evaluation import EvaluationConfig
-from tcnn.data.image_set import open_dataset
+from tcnn.data.image_set import ImageSet, open_dataset, split_off
+from tcnn.errors import RequestError
 from tcnn.evaluation.comparing.comparison import compare
+from tcnn.evaluation.held_out import trainings_of, unseen
 
 CPU = EvaluationConfig(device="cpu")
 CLASSES = ["ant", "bee", "cat"]
@@ -27,9 +30,17 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train("test_resnet", root / "photos", root / "first")
 
 
-def train(source: str | Path, data: str | Path, out: Path, **options: object) -> Path:
+def train(
+    source: str | Path,
+    data: str | Path | ImageSet,
+    out: Path,
+    say: Callable[[str], None] | None = None,
+    **options: object,
+) -> Path:
     config = tiny(**{"convert": False, "epochs": 1, "size": 32, "device": "cpu", "val_split": SHARE, **options})
-    return Path(tcnn.finetune(str(source), str(data), config=config, out=out, pretrained=False, quiet=True).last)
+    given = data if isinstance(data, ImageSet) else str(data)
+    result = tcnn.finetune(str(source), given, config=config, out=out, pretrained=False, quiet=say is None, say=say)
+    return Path(result.last)
 
 
 def measured(model: Path, data: str | Path, split: str = "val") -> tuple[bool, bool, int]:
@@ -97,3 +108,37 @@ def test_names_of_another_encoding(first: Path, tmp_path: Path) -> None:
     """All images had one name, so all were measured as held out."""
     archive = latin_tar(first.parent.parent / "photos", tmp_path)
     assert measured(train("test_resnet", archive, tmp_path / "run"), archive) == (True, False, 6)
+
+
+def files_of(data: ImageSet) -> set[str]:
+    return {data.filename(place) for place in range(len(data))}
+
+
+def test_classes_that_were_numbered_in_another_order(first: Path, tmp_path: Path) -> None:
+    """It is by their numbers that a part is drawn: half of what was called held out had been learned from."""
+    photos = str(first.parent.parent / "photos")
+    turned = open_dataset(photos, class_names=CLASSES[::-1])
+    held_out = split_off(turned, SHARE, 0)[1]
+    other = train("test_resnet", turned, tmp_path / "other")
+    assert files_of(held_out) != files_of(split_off(open_dataset(photos), SHARE, 0)[1])
+    assert measured(other, photos) == (True, False, 6)
+    mask = unseen([str(other)], photos, lambda: open_dataset(photos)).mask
+    assert mask is not None and files_of(open_dataset(photos).subset(mask)) == files_of(held_out)
+    with pytest.raises(RequestError, match="were trained on different parts of it"):
+        compare([str(first), str(other)], photos, CPU, quiet=True)
+    said = r"has learned from 18 of these 24 images, .* where data has the class_names of the training set$"
+    with pytest.warns(UserWarning, match=said):
+        tcnn.evaluate(tcnn.load(other), open_dataset(photos), quiet=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tcnn.evaluate(tcnn.load(other), held_out, quiet=True)
+
+
+def test_another_order_of_the_classes_in_the_next_training(first: Path, tmp_path: Path) -> None:
+    """The part that is held out then, the model has learned from."""
+    photos = str(first.parent.parent / "photos")
+    said: list[str] = []
+    again = train(first, open_dataset(photos, class_names=CLASSES[::-1]), tmp_path / "again", say=said.append)
+    assert [line for line in said if "with another part held out or none" in line]
+    assert measured(again, photos) == (False, True, 24)
+    assert [one.class_names for one in trainings_of(str(again))] == [CLASSES[::-1], CLASSES]
