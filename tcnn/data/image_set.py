@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from heapq import nsmallest
+from itertools import repeat
 from pathlib import Path
 
 import torch
@@ -15,7 +16,6 @@ from PIL import Image
 from torch import Tensor
 
 from tcnn.arguments import typed
-from tcnn.characters import fault
 from tcnn.data.decode import Mode, UnreadableImage, decode, mode_of, reason
 from tcnn.data.parts import balanced_places, chosen_places, first_places_of_each, held_out_places, listing, renumbered
 from tcnn.data.sources.folder import open_folder
@@ -24,7 +24,7 @@ from tcnn.data.sources.names import class_name
 from tcnn.data.sources.opened import Opened, open_opened
 from tcnn.data.sources.remote import is_remote
 from tcnn.data.sources.shards import open_shards
-from tcnn.data.sources.source import Found, Source
+from tcnn.data.sources.source import Found, Source, check_class_names
 from tcnn.data.sources.tar import open_tar
 from tcnn.data.sources.torchvision_sets import ArraySource, open_torch
 from tcnn.data.transforms import training_transform
@@ -57,7 +57,7 @@ class ImageSet:
         mode: Mode = "RGB",
         split: str | None = None,
         places: Tensor | None = None,
-        whole: "ImageSet | None" = None,
+        parent: "ImageSet | None" = None,
         left_out: str | None = None,
     ) -> None:
         self.class_names: tuple[str, ...] = tuple(class_names)
@@ -66,7 +66,7 @@ class ImageSet:
         self.split, self.left_out = split, left_out
         self._source = source
         self.places = torch.arange(len(targets)) if places is None else places
-        self._whole = whole
+        self._parent = parent
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -119,9 +119,9 @@ class ImageSet:
         """The same images for a model of so many channels: RGB or grey."""
         if mode_of(in_chans) == self.mode:
             return self
-        mode, whole = mode_of(in_chans), self._whole and self._whole.of_channels(in_chans)
+        mode, parent = mode_of(in_chans), self._parent and self._parent.of_channels(in_chans)
         return ImageSet(
-            self._source, self.class_names, self.targets, mode, self.split, self.places, whole, self.left_out
+            self._source, self.class_names, self.targets, mode, self.split, self.places, parent, self.left_out
         )
 
     def numbered_as(self, class_names: Sequence[str], what: str = "data") -> "ImageSet":
@@ -132,31 +132,41 @@ class ImageSet:
         if self.class_names == tuple(class_names):
             return self
         targets = renumbered(self.targets, self.class_names, class_names, what)
-        return ImageSet(
-            self._source, class_names, targets, self.mode, self.split, self.places, self.whole, self.left_out
-        )
+        return ImageSet(self._source, class_names, targets, self.mode, self.split, self.places, self, self.left_out)
 
     def subset(self, indices: Iterable[int] | Tensor) -> "ImageSet":
         """The images at some indices, in their order, or those of a mask of them all; the class names stay."""
         chosen = chosen_places(indices, len(self))
         places = self.places[chosen]
         targets = self.targets[chosen]
-        return ImageSet(
-            self._source, self.class_names, targets, self.mode, self.split, places, self.whole, self.left_out
-        )
+        return ImageSet(self._source, self.class_names, targets, self.mode, self.split, places, self, self.left_out)
+
+    @property
+    def lineage(self) -> "list[ImageSet]":
+        """This set, the one that it is a part of, and so on to the set that was opened."""
+        return [self] if self._parent is None else [self, *self._parent.lineage]
 
     @property
     def whole(self) -> "ImageSet":
         """The set that was opened, of which this one may be a part."""
-        return self._whole or self
+        return self.lineage[-1]
+
+    def beside(self, other: "ImageSet") -> bool:
+        """Whether both are, or are parts of, one set that was opened, so that `places` say which images they share."""
+        return self._source is other._source
 
     def listing(self) -> str:
-        """What changes with the name or the class of any image of the whole set, and with their order.
+        """What changes with the name or the class of any image of this set, and with their order.
 
-        A part that was held out is the same one for as long as it does not; the pixels are the fingerprint's.
+        Of a part of what was opened it changes with the places, too. What was held out of a set is the same for as long
+        as the listing stays; the pixels are the fingerprint's.
         """
-        whole = self.whole
-        return listing(whole.keys(), whole.targets.tolist(), whole.class_names)
+        keys = self.keys()
+        if not self.places.equal(self.whole.places):
+            keys = [
+                f"{place} {key}" for place, key in zip(self.places.tolist(), keys or repeat("", len(self)), strict=True)
+            ]
+        return listing(keys, self.targets.tolist(), self.class_names)
 
     def fingerprint(self, ordered: bool = True) -> str:
         """What tells the whole set from others, wherever it lies: its number of images and the pixels of some.
@@ -214,11 +224,7 @@ def open_dataset(
         raise RequestError(f"{spec}: an image has the label {int(wrong[0])}, and there are {len(found.names)} classes")
     if class_names is not None:
         targets = renumbered(targets, found.names, class_names, str(spec))
-    for name in found.names:
-        # They are stored in checkpoints, which at the end of a long run is too late to find out.
-        if unfit := fault(name):
-            raise RequestError(f"{spec}: the class name {name!r} has {unfit}; rename the class")
-    _check_distinct(found.names, str(spec))
+    check_class_names(found.names, str(spec))
     return ImageSet(found.source, class_names or found.names, targets, mode, found.split, left_out=found.left_out)
 
 
@@ -277,14 +283,3 @@ def _exists(path: Path) -> bool:
     except (OSError, ValueError) as error:
         raise RequestError(f"{path}: cannot be looked into ({one_line(error)})") from error
     return True
-
-
-def _check_distinct(names: Sequence[str], spec: str) -> None:
-    """Raise `RequestError` for two classes of one name: it is by their names that data sets and models are matched."""
-    first: dict[str, int] = {}
-    for index, name in enumerate(names):
-        if name in first:
-            raise RequestError(
-                f"{spec}: the classes {first[name]} and {index} are both called {name!r}; give each a name of its own"
-            )
-        first[name] = index

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from tcnn.checkpoints.files import checkpoint_file, record_kept, training_record
@@ -41,7 +42,7 @@ class Training(NamedTuple):
     image_set: str | None = None
     """The same for any order of the images."""
     listing: str | None = None
-    """`ImageSet.listing` of the data, by which the part that was held out is found again. Runs of 0.2.0 have none."""
+    """`ImageSet.listing` of the data as given, by which what was held out is found again. Runs of 0.2.0 have none."""
     class_names: Sequence[str] | None = None
     """In the order of their numbers, by which the part was drawn. Of earlier trainings, older releases kept none."""
 
@@ -158,11 +159,11 @@ def unseen(
         here = _on_these(trainings, named if named and learned_part() else (), prints)
         if not here:
             continue
-        if (part := _part(here, prints, opening().whole)) is not None:
+        if (part := _part(here, prints)) is not None:
             parts.append((name, part))
         else:
             trained_on.append(name)
-            known = prints._replace(listings=prints.listings | {None})
+            known = prints._replace(listed={None: opening().whole, **prints.listed})
             lost += [name] * all(one.val_split and not _unchanged(one, known) for one in here)
     for other, part in parts:
         if not part.equal(parts[0][1]):
@@ -178,17 +179,21 @@ class _Prints(NamedTuple):
 
     ordered: frozenset[str]
     unordered: frozenset[str]
-    listings: frozenset[str | None]
-    """With None, if this set is split as a release split it that recorded no listing."""
+    listed: Mapping[str | None, ImageSet]
+    """The set that was opened, and the parts of it that lead to this one, by their listings.
+
+    By None the former, if it is split as a release split it that recorded no listing.
+    """
 
 
 def _prints(*modes: ImageSet) -> _Prints:
     """Those of a data set, given as it is opened for so many kinds of models."""
-    repeated = len(modes[0].whole.identities().unique()) < len(modes[0].whole)
+    whole = modes[0].whole
+    repeated = len(whole.identities().unique()) < len(whole)
     return _Prints(
         frozenset(one.fingerprint() for one in modes),
         frozenset(one.fingerprint(ordered=False) for one in modes),
-        frozenset([modes[0].listing(), *([] if repeated else [None])]),
+        {one.listing(): one for one in modes[0].lineage} | ({} if repeated else {None: whole}),
     )
 
 
@@ -204,8 +209,8 @@ def _on_these(trainings: Sequence[Training], named: Sequence[Training], prints: 
     return [one for one in trainings if one in found or any(same(one.data, name) for name in known)]
 
 
-def _part(here: Sequence[Training], prints: _Prints, whole: ImageSet) -> Tensor | None:
-    """(N,), bool: the images that all trainings on them held out; None if they did not hold out the same ones.
+def _part(here: Sequence[Training], prints: _Prints) -> Tensor | None:
+    """(N,), bool: what all trainings on the images held out of the set that was opened; None if not all the same.
 
     In another order, among more or fewer images, or with a name or a class that has changed, nothing tells which ones
     were held out.
@@ -213,21 +218,24 @@ def _part(here: Sequence[Training], prints: _Prints, whole: ImageSet) -> Tensor 
     if not all(one.val is None and one.val_split and _unchanged(one, prints) for one in here):
         return None
     try:
-        first, *others = (_held_out(whole, one) for one in here)
+        first, *others = (_held_out(prints.listed[one.listing], one) for one in here)
     except RequestError:  # it has a class that was not trained
         return None
     return first if all(part.equal(first) for part in others) else None
 
 
-def _held_out(whole: ImageSet, one: Training) -> Tensor:
-    """(N,), bool: the part that a training drew, with the numbers that it had for the classes."""
-    data = whole if one.class_names is None else whole.numbered_as(one.class_names)
-    return held_out_places(data.targets, data.identities(), one.val_split or 0, one.seed)
+def _held_out(data: ImageSet, one: Training) -> Tensor:
+    """(N,), bool, over all of what was opened: the part of a set that a training drew, with its numbers of classes."""
+    numbered = data if one.class_names is None else data.numbered_as(one.class_names)
+    drawn = held_out_places(numbered.targets, data.identities(), one.val_split or 0, one.seed)
+    part = torch.zeros(len(data.whole), dtype=torch.bool)
+    part[data.places[drawn]] = True
+    return part
 
 
 def _unchanged(one: Training, prints: _Prints) -> bool:
     """Whether the images are as they were in a training, in their order, as far as is known."""
-    return one.images in (None, *prints.ordered) and one.listing in prints.listings
+    return one.images in (None, *prints.ordered) and one.listing in prints.listed
 
 
 def learned_note(model: nn.Module, data: ImageSet) -> str | None:
@@ -243,16 +251,18 @@ def learned_note(model: nn.Module, data: ImageSet) -> str | None:
     if not here:
         return None
     learned, hint = len(data), "measure it on others"
-    if (part := _part(here, prints, data.whole)) is not None:
+    if (part := _part(here, prints)) is not None:
         learned = int((~part[data.places]).sum())
-        share, seed = here[0].val_split, here[0].seed
+        share, seed, given = here[0].val_split, here[0].seed, prints.listed[here[0].listing]
         hint = f"what it has not is split_off(data, {share:g}, {seed})[1], of tcnn.data.image_set"
-        if not part.equal(_held_out(data.whole, here[0]._replace(class_names=None))):
+        if not part.equal(_held_out(given, here[0]._replace(class_names=None))):
             hint += ", where data has the class_names of the training set"
     if not learned:
         return None
+    most = "" if all(_unchanged(one, prints) for one in here) else "up to "  # it may have been a part of them
     return (
-        f"the model has learned from {learned} of these {len(data)} images, so this tells nothing about others; {hint}"
+        f"the model has learned from {most}{learned} of these {len(data)} images, so this tells nothing about others; "
+        f"{hint}"
     )
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from tcnn.checkpoints.files import record_kept
 from tcnn.config import FinetuneConfig
 from tcnn.data.image_set import ImageSet
-from tcnn.evaluation.held_out import Training, same, trainings_in, trainings_of
+from tcnn.evaluation.held_out import OPENED, Training, same, trainings_in, trainings_of
 from tcnn.models.running import architecture_name
 from tcnn.training.preparing.prepare import Start
 from tcnn.version import __version__
@@ -37,8 +37,13 @@ def working_directory(sources: Sources) -> dict[str, str]:
 
 
 def run_record(sources: Sources, config: FinetuneConfig, start: Start, train: ImageSet) -> dict[str, Any]:
-    """The record of a run in config.json and in its checkpoints."""
+    """The record of a run in config.json and in its checkpoints.
+
+    What is held out, and what a share of the images is taken of, is all that was given: of what was opened in Python
+    that may be a part. By the fingerprints of all that was opened it is known what this is a part of.
+    """
     data, val = sources.data, sources.val
+    given = data if isinstance(data, ImageSet) else train.whole
     if isinstance(sources.model, nn.Module):
         earlier = trainings_in(record_kept(sources.model))
     else:
@@ -50,8 +55,8 @@ def run_record(sources: Sources, config: FinetuneConfig, start: Start, train: Im
         "val": val if isinstance(val, str) else None if val is None else repr(val),
         "images": train.fingerprint(),
         "image_set": train.fingerprint(ordered=False),
-        "listing": train.listing(),
-        "image_count": len(train.whole),
+        "listing": given.listing(),
+        "image_count": len(given),
         "earlier": [one._asdict() for one in earlier],
         "weights": start.origin or ("file" if sources.weights else "pretrained" if sources.pretrained else "random"),
         "size": list(start.size),
@@ -81,9 +86,10 @@ def leakage_note(record: Mapping[str, Any]) -> str | None:
 def validated_on_training(record: Mapping[str, Any], train: ImageSet, val: ImageSet) -> str | None:
     """A note, if the validation images are the training images, by the same rule as `tcnn evaluate` has.
 
-    The data sets may have other names; of the images either the names or the order may be others.
+    The data sets may have other names; of the images either the names or the order may be others. Of parts of them
+    nothing is said here.
     """
-    if val.whole is train.whole:
+    if val.beside(train) or len(val) < len(val.whole):
         return None
     if val.fingerprint() != record["images"] and val.fingerprint(ordered=False) != record["image_set"]:
         return None
@@ -94,20 +100,24 @@ def validated_on_training(record: Mapping[str, Any], train: ImageSet, val: Image
 
 
 def trained_on_too(train: ImageSet, val: ImageSet) -> list[int] | None:
-    """The places of those validation images whose files are those of training images, byte for byte.
+    """The places in the validation set of its images that are training images.
 
-    Only files of equal size are read. None where it is not looked into: in more than `COMPARED` images of both sets, of
-    which every size would be asked for, in images that are not files on the disk, and in parts of one set.
+    Of one set that was opened these are the same images, of others those whose files are the same byte for byte. Only
+    files of equal size are read. None where it is not looked into: in more than `COMPARED` images of both sets, of
+    which every size would be asked for, and in images that are not files on the disk.
     """
-    if val.whole is train.whole or len(train) + len(val) > COMPARED:
-        return None
+    same = None
+    if val.beside(train):
+        same = torch.isin(val.identities(), train.identities()).nonzero()[:, 0].tolist()
+    if len(train) + len(val) > COMPARED:
+        return same
     learned, measured = train.sizes(), val.sizes()
     if learned is None or measured is None:
-        return None
+        return same
     candidates = torch.isin(measured, learned[learned > 0]).nonzero()[:, 0].tolist()
     sources = torch.isin(learned, measured[candidates]).nonzero()[:, 0].tolist()
     known = {train.digest(place) for place in sources} - {None}
-    return [place for place in candidates if val.digest(place) in known]
+    return sorted({*(same or ()), *(place for place in candidates if val.digest(place) in known)})
 
 
 def trained_on_note(places: Sequence[int], val: ImageSet) -> str | None:
@@ -123,7 +133,8 @@ def trained_on_note(places: Sequence[int], val: ImageSet) -> str | None:
 def _same_images(one: Training, record: Mapping[str, Any]) -> bool:
     """Whether an earlier training learned from the images of this run, wherever they lie and in whatever order."""
     known = {one.images, one.image_set} - {None}
-    return same(one.data, record["data"]) or not known.isdisjoint((record["images"], record["image_set"]))
+    named = not one.data.startswith(OPENED) and same(one.data, record["data"])
+    return named or not known.isdisjoint((record["images"], record["image_set"]))
 
 
 def _in_order(one: Training, record: Mapping[str, Any]) -> bool:

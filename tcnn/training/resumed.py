@@ -103,7 +103,7 @@ def _changes(before: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
     if not _as_many(before, record):
         changes.append(f"images in the data set: {before['image_count']} → {record['image_count']}")
     elif not _as_listed(before, record):
-        changes.append("images in the data set: another class, another file name or another order")
+        changes.append("images in the data set: another class, file name, order or part of it")
     return changes
 
 

@@ -225,7 +225,8 @@ def _notes(
     """
     default = f"no validation split, so {DEFAULT_SPLIT:.0%} of the images of every class are held out"
     first = [default] if split_by_default else []
-    shared = trained_on_too(train_set, val_set) if processes.first else None
+    held_out = record["val"] is None and val_set.beside(train_set)  # by the run itself
+    shared = trained_on_too(train_set, val_set) if processes.first and not held_out else None
     others = (
         *dict.fromkeys((train_set.left_out, val_set.left_out)),
         leakage_note(record),

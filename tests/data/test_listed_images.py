@@ -42,8 +42,26 @@ def test_a_data_set_that_is_moved_or_packed_lists_the_same(photos: Path, tmp_pat
         assert open_dataset(one).listing() == whole.listing(), one
     assert open_dataset(copy, class_names=["bee", "cat", "ant"], in_chans=1).listing() == whole.listing()
     assert in_memory(whole, tmp_path / "pixels").listing() == whole.listing()
-    assert split_off(whole, 0.25, 0)[1].listing() == whole.listing(), "of a part the whole set counts"
+    assert whole.numbered_as(["bee", "cat", "ant"]).listing() == whole.listing()
     assert open_dataset(as_mixed_shard(photos, tmp_path / "mixed.tar")).listing() != whole.listing()
+
+
+def test_parts_list_their_images_and_where_they_are(photos: Path, tmp_path: Path) -> None:
+    """Another part was taken for the one that a run had learned from."""
+    whole = open_dataset(photos)
+    again = [open_dataset(str(photos)).subset(places) for places in ([0, 2, 5], [0, 3, 5], [2, 0, 5], range(8))]
+    assert [part.listing() == whole.subset([0, 2, 5]).listing() for part in again] == [True, False, False, False]
+    assert again[3].listing() == whole.listing() == split_off(whole, 0.25, 0)[1].whole.listing()
+    numbered = open_dataset(rows_of(photos))
+    assert len({numbered.subset(places).listing() for places in ([0, 1], [1, 2], [0, 1])}) == 2, "without names"
+    for site in ("one", "other"):
+        shutil.copytree(photos, tmp_path / "sites" / site)
+    sites = open_dataset(str(tmp_path / "sites"))
+    alike = [[place for place in range(16) if site in sites.filename(place)] for site in ("/one/", "/other/")]
+    one, other = map(sites.subset, alike)
+    assert (one.keys(), one.fingerprint()) == (other.keys(), other.fingerprint())
+    assert one.listing() != other.listing()
+    assert [len(each) for each in one.subset([3]).of_channels(1).lineage] == [1, 8, 16]
 
 
 def test_rows_list_the_same_wherever_they_lie(photos: Path, tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ def test_in_python_a_model_says_that_it_learned_from_what_it_is_measured_on(plac
         (
             "tenth",
             mixed,
-            "learned from 24 of these 24 images, so this tells nothing about others; measure it on others",
+            "learned from up to 24 of these 24 images, so this tells nothing about others; measure it on others",
         ),
         ("elsewhere", held_out, "learned from 6 of these 6 images"),
     ):

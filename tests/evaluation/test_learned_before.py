@@ -12,7 +12,7 @@ from tiny_runs import tiny
 
 import tcnn
 from tcnn.config.evaluation import EvaluationConfig
-from tcnn.data.image_set import ImageSet, open_dataset, split_off
+from tcnn.data.image_set import ImageSet, class_balanced, open_dataset, split_off
 from tcnn.errors import RequestError
 from tcnn.evaluation.comparing.comparison import compare
 from tcnn.evaluation.held_out import trainings_of, unseen
@@ -67,7 +67,7 @@ def test_under_another_name(
     copy = copied(photos, tmp_path / "copy.tar")
     again = train(first, copy, tmp_path / "again", **options)
     assert measured(again, copy) == measured(again, photos) == expected
-    with pytest.warns(UserWarning, match=f"learned from {18 if expected[0] else 24} of these 24 images"):
+    with pytest.warns(UserWarning, match=f"learned from {'18' if expected[0] else '(up to )?24'} of these 24 images"):
         tcnn.evaluate(tcnn.load(again), open_dataset(str(photos), "val"), quiet=True)
 
 
@@ -142,3 +142,54 @@ def test_another_order_of_the_classes_in_the_next_training(first: Path, tmp_path
     assert [line for line in said if "with another part held out or none" in line]
     assert measured(again, photos) == (False, True, 24)
     assert [one.class_names for one in trainings_of(str(again))] == [CLASSES[::-1], CLASSES]
+
+
+@pytest.mark.parametrize(
+    "part_of", [lambda data: data.subset(range(0, 24, 2)), lambda data: class_balanced(data, 0.5, 3)]
+)
+def test_a_part_that_was_chosen_in_python(first: Path, tmp_path: Path, part_of: Callable[[ImageSet], ImageSet]) -> None:
+    """It was recorded as if it were the whole set, of which another part was then called held out."""
+    photos = str(first.parent.parent / "photos")
+    part = part_of(open_dataset(photos))
+    run = train("test_resnet", part, tmp_path / "run")
+    assert measured(run, photos) == (False, True, 24)
+    assert compare([str(run)], photos, CPU, quiet=True).part_lost == [str(run)]
+    model, (learned, held_out) = tcnn.load(run), split_off(part_of(open_dataset(photos)), SHARE, 0)
+    for data, said in (
+        (open_dataset(photos), "up to 24 of these 24 images"),
+        (part_of(open_dataset(photos)), "9 of these 12 images"),
+        (learned.subset([1, 2]), "2 of these 2 images"),
+    ):
+        with pytest.warns(UserWarning, match=f"has learned from {said}"):
+            tcnn.evaluate(model, data, quiet=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tcnn.evaluate(model, held_out, quiet=True)
+
+
+def test_a_run_goes_on_with_the_part_that_it_began_with(first: Path, tmp_path: Path) -> None:
+    """Another one of as many images was taken for it."""
+    photos = open_dataset(str(first.parent.parent / "photos"))
+    even, odd = (photos.subset(range(begin, 24, 2)) for begin in (0, 1))
+    train("test_resnet", even, tmp_path / "run")
+    config = tiny(convert=False, epochs=1, size=32, device="cpu", val_split=SHARE)
+    with pytest.raises(
+        RequestError, match=r"other settings \(images in the data set: another class, file name, order or part"
+    ):
+        tcnn.finetune(
+            "test_resnet", odd, config=config, out=tmp_path / "run", pretrained=False, resume=True, quiet=True
+        )
+    again = photos.subset(range(0, 24, 2))
+    tcnn.finetune("test_resnet", again, config=config, out=tmp_path / "run", pretrained=False, resume=True, quiet=True)
+
+
+def test_parts_that_share_images(first: Path, tmp_path: Path) -> None:
+    photos = open_dataset(str(first.parent.parent / "photos"))
+    config = tiny(convert=False, epochs=1, size=32, device="cpu", val_split=None)
+    for begin, shared in ((12, 4), (16, 0)):
+        parts = photos.subset(range(16)), photos.subset(range(begin, 24))
+        result = tcnn.finetune(
+            "test_resnet", *parts, config=config, out=tmp_path / str(begin), pretrained=False, quiet=True
+        )
+        noted = [note for note in result.notes if f"{shared} of 12 validation images are also training images" in note]
+        assert (result.val_trained_on, len(noted)) == (shared, shared > 0)

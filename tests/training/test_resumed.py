@@ -107,7 +107,7 @@ def test_a_label_that_was_corrected(here: Path, data: Path) -> None:
     """Another part is held out from then on, which the run has learned from; it went on without a word."""
     (data / "blue" / "9.png").rename(data / "green" / "10.png")
     with pytest.raises(
-        RequestError, match=r"\(epochs: 1 → 2; images in the data set: another class, another file name"
+        RequestError, match=r"\(epochs: 1 → 2; images in the data set: another class, file name, order or part of it"
     ):
         go_on(here, 2, allow_changes=False)
     assert told(go_on(here, 2).last, data) == (False, True, 30)

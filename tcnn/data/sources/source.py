@@ -10,6 +10,7 @@ import numpy
 from numpy.typing import NDArray
 from PIL import Image
 
+from tcnn.characters import fault
 from tcnn.data.sources.names import class_name, image_key, sort_key
 from tcnn.errors import RequestError
 
@@ -89,6 +90,19 @@ def number(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[numpy.int64]]
     distinct = tuple(sorted(set(known.values()), key=sort_key))
     index = {name: place for place, name in enumerate(distinct)}
     return distinct, numpy.fromiter((index[known[name]] for name in names), numpy.int64, len(names))
+
+
+def check_class_names(names: Sequence[str], spec: str) -> None:
+    """Raise `RequestError` for two classes of one name, by which data sets and models are matched, or for no name."""
+    first: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if unfit := fault(name):  # they are stored in checkpoints: at the end of a long run it is too late to find out
+            raise RequestError(f"{spec}: the class name {name!r} has {unfit}; rename the class")
+        if name in first:
+            raise RequestError(
+                f"{spec}: the classes {first[name]} and {index} are both called {name!r}; give each a name of its own"
+            )
+        first[name] = index
 
 
 def other_classes(known: Iterable[object], names: Sequence[str]) -> str | None:

@@ -237,7 +237,8 @@ def notes(result: Comparison) -> Iterator[str]:
     if result.part_lost:
         yield (
             "nothing tells which of them training had held out, as a file name, a class or the order of the images is "
-            f"another one now: {', '.join(result.part_lost)}; measure on the data set as it was, or on other images"
+            f"another one now, or it learned from a part of them: {', '.join(result.part_lost)}; measure on the data "
+            "set as it was, or on other images"
         )
     for row in {row.model: row for row in result.rows}.values():
         if row.classes < row.outputs:
