@@ -22,7 +22,7 @@ from httpx_sse import EventSource, ServerSentEvent
 
 from tcnn.errors import CheckpointError, RequestError, one_line
 from tcnn.files import replacing
-from tcnn_jobs.client.connection import DEFAULT_URL, Connection, Json, once
+from tcnn_jobs.client.connection import AS_IT_IS, DEFAULT_URL, Connection, Json, once
 from tcnn_jobs.client.packing import CHUNK, read_file, tar_folder
 from tcnn_jobs.client.refusals import RefusedError, ServerFailure
 from tcnn_jobs.model.jobs import TERMINAL
@@ -193,12 +193,12 @@ class Client:
 
     def download_all(self, job: str, path: str | Path, *, force: bool = False) -> Path:
         """All of a job's files, its log and the job itself, as one zip; raises as `download`."""
-        path, began = Path(path), False
+        path, began, route = Path(path), False, f"/jobs/{_part(job)}/archive"
         with replacing(path, force) as temporary:
             try:
-                with self._server.stream(f"/jobs/{_part(job)}/archive") as answer, temporary.open("wb") as out:
+                with self._server.stream(route, AS_IT_IS) as answer, temporary.open("wb") as out:
                     began = True
-                    for chunk in answer.iter_raw(CHUNK):
+                    for chunk in answer.iter_bytes(CHUNK):
                         out.write(chunk)
                 whole = zipfile.ZipFile(temporary).testzip() is None
             except httpx.TransportError as error:

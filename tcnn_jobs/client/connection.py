@@ -22,6 +22,8 @@ TIMEOUT = 60.0
 """Seconds without a byte; event streams are pinged more often."""
 FIRST_PATIENCE = 3.0
 """Seconds to try again for while nobody has ever answered."""
+AS_IT_IS = {"Accept-Encoding": "identity"}
+"""Asks for a file uncompressed, also of a proxy: only then a range of it goes on where the last one ended."""
 
 
 class Connection:
@@ -93,7 +95,7 @@ class Connection:
     @contextmanager
     def stream(self, route: str, headers: dict[str, str] | None = None) -> Iterator[httpx.Response]:
         """An answer that is read as it comes; one that is no good one is raised."""
-        with self.http.stream("GET", route, headers=headers) as answer:
+        with _legible(), self.http.stream("GET", route, headers=headers) as answer:
             self._met = True
             if not answer.is_success:
                 answer.read()
@@ -126,7 +128,7 @@ class Connection:
                         raise refusal(answer)
                     if done and answer.status_code != httpx.codes.PARTIAL_CONTENT:
                         raise CheckpointError("the file has changed on the server; download it again")
-                    for chunk in answer.iter_raw(CHUNK):
+                    for chunk in answer.iter_bytes(CHUNK):
                         out.write(chunk)
                         digest.update(chunk)
                         done += len(chunk)
@@ -147,12 +149,14 @@ class Connection:
     @contextmanager
     def _open(self, url: str, headers: dict[str, str], link: bool) -> Iterator[httpx.Response]:
         """A file, or where the server sends us for it: there without its key, and with no ETag of its."""
-        with self.http.stream("GET", url, headers=headers, params={"redirect": "true"} if link else None) as answer:
+        query = {"redirect": "true"} if link else None
+        with _legible(), self.http.stream("GET", url, headers=AS_IT_IS | headers, params=query) as answer:
             if not answer.has_redirect_location:
                 yield answer
                 return
         there = {"Range": headers["Range"]} if headers else {}
-        with httpx.stream("GET", answer.headers["location"], headers=there, timeout=TIMEOUT) as found:
+        place = answer.headers["location"]
+        with _legible(), httpx.stream("GET", place, headers=AS_IT_IS | there, timeout=TIMEOUT) as found:
             yield found
 
     def away(self, error: Exception) -> ServerFailure:
@@ -162,6 +166,18 @@ class Connection:
             "--server or TCNN_SERVER right?",
             again=True,
         )
+
+
+@contextmanager
+def _legible() -> Iterator[None]:
+    """Around an answer that is read: one that came compressed, and cannot be unpacked, is a failure of the way here."""
+    try:
+        yield
+    except httpx.DecodingError as error:
+        raise ServerFailure(
+            f"the answer came compressed and cannot be unpacked ({one_line(error).rstrip('.')}); a proxy on the way "
+            "compresses what it passes on: let it leave downloads as they are"
+        ) from error
 
 
 def _unsayable(value: Any, place: str = "") -> str:

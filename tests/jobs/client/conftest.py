@@ -10,6 +10,8 @@ from serving import Server, hosted, look_here
 
 from tcnn_api.responses import stream
 from tcnn_api.routes.uploads import checkpoints, datasets, weights
+from tcnn_jobs.client.client import Client
+from tcnn_jobs.model.jobs import Claim
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +49,18 @@ def run(
     yield runner(capsys)
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.url, "key-of-alice", patience=20) as made:
+        yield made
+
+
+@pytest.fixture
+def running(client: Client, worker: Worker) -> Claim:
+    """A job that was submitted and taken."""
+    job = client.submit("transform", {"model": "resnet18", "pretrained": False})
+    claim = worker.take()
+    assert claim.job == job["id"]
+    return claim

@@ -1,9 +1,12 @@
-"""A wire that breaks: a TCP relay that hangs up after so many bytes of every answer, and a server with a script."""
+"""What lies between a client and its server: a TCP relay that hangs up after so many bytes of every answer, and a proxy
+that compresses; and a server with a script."""
 
+import gzip
+import http.client
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
@@ -96,3 +99,39 @@ def scripted(*script: tuple[int, dict[str, str], bytes]) -> Iterator[Scripted]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+class _Compressing(BaseHTTPRequestHandler):
+    target: str
+    always: bool
+
+    def do_GET(self) -> None:
+        place = urlsplit(self.target)
+        with closing(http.client.HTTPConnection(place.hostname or "", place.port)) as server:
+            server.request("GET", self.path, headers=dict(self.headers))
+            answer = server.getresponse()
+            body = answer.read()
+        packed = self.always or "gzip" in self.headers.get("Accept-Encoding", "")
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+                self.send_header(name, value)
+        if packed:
+            body = gzip.compress(body, 1)
+            self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@contextmanager
+def compressing(target: str, always: bool) -> Iterator[str]:
+    """The URL of a proxy that compresses what a client takes compressed, or `always`."""
+    handler = type("Handler", (_Compressing,), {"target": target, "always": always})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()

@@ -1,40 +1,23 @@
 """The client against a real server without a worker: the test plays the worker, through the store."""
 
-import hashlib
 import json
 import threading
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_and_worker import CONTENT, Worker
+from command_and_worker import Worker
 from cutting import relay, scripted
 from data_pictures import draw_classes
 from serving import Server
 
-from tcnn.errors import CheckpointError, OutputError, RequestError
+from tcnn.errors import RequestError
 from tcnn_jobs.client import connection
 from tcnn_jobs.client.client import Client
 from tcnn_jobs.client.refusals import RefusedError, ServerFailure
 from tcnn_jobs.model.jobs import Claim, NewEvent
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[Client]:
-    with Client(server.url, "key-of-alice", patience=20) as made:
-        yield made
-
-
-@pytest.fixture
-def running(client: Client, worker: Worker) -> Claim:
-    """A job that was submitted and taken."""
-    job = client.submit("transform", {"model": "resnet18", "pretrained": False})
-    claim = worker.take()
-    assert claim.job == job["id"]
-    return claim
 
 
 def test_a_job_from_submission_to_deletion(client: Client, worker: Worker) -> None:
@@ -136,52 +119,6 @@ class TestWatch:
         thread.join()
         assert ended["status"] == "succeeded"
         return events, progress
-
-
-class TestDownload:
-    def test_a_broken_download_goes_on(self, server: Server, worker: Worker, running: Claim, tmp_path: Path) -> None:
-        worker.finish(running)
-        with relay(server.url, 300_000, cuts=3) as wire, Client(wire.url, "key-of-alice") as client:
-            path = client.download(running.job, tmp_path / "t.safetensors")
-            assert wire.cuts == 3
-        assert path.read_bytes() == CONTENT
-        assert [item.name for item in tmp_path.iterdir()] == ["t.safetensors"]
-
-    def test_what_is_not_what_was_announced_is_not_kept(
-        self, client: Client, worker: Worker, running: Claim, tmp_path: Path
-    ) -> None:
-        worker.finish(running, CONTENT[:-1] + b"x")
-        with pytest.raises(CheckpointError, match="nothing was kept"):
-            client.download(running.job, tmp_path / "t.safetensors")
-        assert list(tmp_path.iterdir()) == []
-
-    def test_a_busy_server_in_the_middle(self, tmp_path: Path) -> None:
-        """As when its database is away for a moment."""
-        sha = hashlib.sha256(CONTENT).hexdigest()
-        file = {"name": "t.safetensors", "size": len(CONTENT), "sha256": sha, "url": "/file"}
-        job = {"id": "job_1", "status": "succeeded", "result": {"checkpoint": file, "files": [file]}}
-        busy = (503, {"Retry-After": "0"}, b"{}")
-        script = (200, {}, json.dumps(job).encode()), busy, busy, busy, (200, {}, CONTENT)
-        with scripted(*script) as server, Client(server.url) as client:
-            assert client.download("job_1", tmp_path / "t").read_bytes() == CONTENT
-        assert len(server.asked) == 5
-        away = scripted(script[0], busy)
-        with away as server, Client(server.url, patience=0.1) as client, pytest.raises(ServerFailure, match="503"):
-            client.download("job_1", tmp_path / "u")
-        assert [item.name for item in tmp_path.iterdir()] == ["t"]
-
-    def test_what_there_is_not(self, client: Client, worker: Worker, running: Claim, tmp_path: Path) -> None:
-        with pytest.raises(RequestError, match="has no checkpoint; it is running"):
-            client.download(running.job, tmp_path / "t")
-        worker.finish(running)
-        with pytest.raises(RequestError, match="has no file 'other'"):
-            client.download(running.job, tmp_path / "t", name="other")
-        (tmp_path / "t").write_text("mine")
-        with pytest.raises(OutputError, match="exists already"):
-            client.download(running.job, tmp_path / "t")
-        assert (tmp_path / "t").read_text() == "mine"
-        client.download(running.job, tmp_path / "t", name="best.safetensors", force=True)
-        assert (tmp_path / "t").read_bytes() == CONTENT
 
 
 class TestUploads:
