@@ -72,7 +72,6 @@ SMALL = {
     "tcnn_api/submission/target.py": "asks a process, which the pure functions of `check.py` do not",
     "tcnn_jobs/confined/patterns.py": "a process of its own",
     "tcnn_jobs/database/address.py": "pure functions of a text, below everything that connects",
-    "tcnn_jobs/database/health.py": "what probes ask, on top of the migrations",
     "tcnn_jobs/logs.py": "what server and workers configure alike",
     "tcnn_jobs/store/reading/snapshot.py": "a leaf of two files that read the queue",
     "tests/deploy/deployed.py": "a leaf of six files of tests",

@@ -11,7 +11,7 @@ database nor keep its one writer waiting, an answer is kept for a moment, and th
 import threading
 import time
 
-from sqlalchemy import Connection, false, update
+from sqlalchemy import Connection, false, text, update
 
 from tcnn_jobs.database.schema import jobs
 from tcnn_jobs.database.upgrade import Upgrade, fits, head, revision
@@ -21,6 +21,13 @@ FRESH = 1.0
 """Seconds for which `check_lately` repeats an answer: however many probe, at most one of them a second is a writer."""
 
 _NOTHING = update(jobs).where(false()).values(attempt=jobs.c.attempt)
+_LITTLE_MEMORY = text("SET LOCAL work_mem = '64kB'")
+# A list that is too long for the memory: 300 kB. It goes to the disk of the tables, and leaves nothing there: no dead
+# row to vacuum, no page that the next check would find free on a full disk. A server may forbid such files by a limit.
+_TO_DISK = text(
+    "SELECT count(*) FROM generate_series(1, CASE WHEN pg_size_bytes(current_setting('temp_file_limit')) "
+    "BETWEEN 0 AND 1048576 THEN 1 ELSE 20000 END)"
+)
 
 
 class Health(Upgrade):
@@ -65,12 +72,15 @@ class Health(Upgrade):
 
 
 def _change_nothing(connection: Connection) -> None:
-    """PostgreSQL looks at rights, locks and whether it may write before it finds that no row is meant.
+    """PostgreSQL looks at rights, locks and whether it may write before it finds that no row is meant; that its disk is
+    full it finds when a file grows, so that a temporary one does.
 
     SQLite finds a full disk only when a page is written and committed, so that one is: its header, as it was.
     """
     if connection.dialect.name != "sqlite":
         connection.execute(_NOTHING)
+        connection.execute(_LITTLE_MEMORY)
+        connection.execute(_TO_DISK)
         return
     version = connection.exec_driver_sql("PRAGMA user_version").scalar() or 0
     connection.exec_driver_sql(f"PRAGMA user_version = {int(version)}")

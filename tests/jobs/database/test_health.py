@@ -3,10 +3,13 @@ not there any more, and by a server that was set to read-only.
 """
 
 import os
+import secrets
 import shutil
 import sqlite3
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -38,6 +41,25 @@ def store(home: Path) -> Iterator[Store]:
     store.check()
     yield store
     store.close()
+
+
+@pytest.fixture
+def small_disk(postgres_server: Server) -> Iterator[Path]:
+    """An empty file system in memory, of 40 MB, on which the server can keep tables."""
+    folder = Path(tempfile.mkdtemp(prefix="tcnn-disk-"))
+    folder.chmod(0o755)
+    mounted = shutil.which("mount") and subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=40m,mode=777", "tcnn-disk", folder], capture_output=True, check=False
+    )
+    if not mounted or mounted.returncode:
+        folder.rmdir()
+        pytest.skip("a small disk cannot be mounted here")
+    tables = folder / "tables"
+    tables.mkdir()
+    shutil.chown(tables, postgres_server.folder.stat().st_uid)
+    yield tables
+    subprocess.run(["umount", "--lazy", folder], check=True)
+    folder.rmdir()
 
 
 def test_a_locked_file(store: Store) -> None:
@@ -119,6 +141,47 @@ def test_a_server_that_is_read_only(own_postgres_url: str, postgres_server: Serv
     for call in (store.check, lambda: store.enqueue(new())):
         with unavailable("read-only transaction", 30):
             call()
+    store.close()
+
+
+def test_a_server_whose_disk_is_full(own_postgres_url: str, postgres_server: Server, small_disk: Path) -> None:
+    """Rows that change in place are accepted for as long as a page has room; submissions are not."""
+    store = Store(own_postgres_url)
+    store.enqueue(new())
+    store.close()
+    with psycopg.connect(postgres_server.address("postgres"), autocommit=True) as admin:
+        for change in (
+            f"CREATE TABLESPACE small LOCATION '{small_disk}'",
+            f'ALTER DATABASE "{store.url.database}" SET TABLESPACE small',
+        ):
+            admin.execute(change)  # type: ignore[call-overload]
+        store.check()
+        filling = small_disk.parent / "filling"
+        with suppress(OSError), filling.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        try:
+            with unavailable("No space left on device", 30):
+                for _ in range(1000):
+                    store.enqueue(new(note=secrets.token_hex(1000)))
+            with unavailable("No space left on device", 30):
+                store.check()
+        finally:
+            filling.unlink()
+        store.check()
+        store.enqueue(new())
+        store.close()
+        for change in (f'DROP DATABASE "{store.url.database}"', "DROP TABLESPACE small"):
+            admin.execute(change)  # type: ignore[call-overload]
+
+
+def test_a_server_that_forbids_temporary_files(own_postgres_url: str, postgres_server: Server) -> None:
+    """It accepts submissions all the same."""
+    name = Store(own_postgres_url).url.database
+    with psycopg.connect(postgres_server.address("postgres"), autocommit=True) as admin:
+        admin.execute(f'ALTER DATABASE "{name}" SET temp_file_limit = 0')  # type: ignore[call-overload]
+    store = Store(own_postgres_url)
+    store.check()
     store.close()
 
 
