@@ -23,6 +23,9 @@ from tcnn_jobs.database import sqlite
 from tcnn_jobs.database.address import parsed, shown
 from tcnn_jobs.errors import StoreUnavailable
 
+PORTION = 10_000
+"""Rows that one statement of housekeeping changes at most: PostgreSQL ends every statement after some seconds, and
+SQLite has one writer."""
 _NAP = 0.2
 _DUE = "tcnn_due"
 _MISSING_TABLE, _NO_PERMISSION = "42P01", "42501"  # of PostgreSQL

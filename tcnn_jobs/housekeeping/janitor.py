@@ -84,8 +84,12 @@ class Chores(threading.Thread):
         if time.monotonic() < self._due[what] or not (everybody or self._election.won()):
             return
         self._due[what] = time.monotonic() + every
-        if self._is_ours() and chore():
-            self._due[what] = time.monotonic()
+        try:
+            if self._is_ours() and chore():
+                self._due[what] = time.monotonic()
+        except StoreUnavailable as error:
+            chores_log.warning("the database did not do a chore; it will be tried again", chore=what, why=str(error))
+            raise
 
     def _is_ours(self) -> bool:
         refused = ""
@@ -140,8 +144,7 @@ def expire(store: Store, settings: QueueSettings, artifacts: Artifacts) -> bool:
         more |= _make_room(store, settings.retention_gb * 1e9, artifacts)
     store.forget_use()
     store.forget_dead_workers()
-    store.forget_audit(settings.audit_days)
-    return more
+    return store.forget_audit(settings.audit_days) or more
 
 
 def _make_room(store: Store, most: float, artifacts: Artifacts) -> bool:

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Table, and_, case, delete, exists, select, up
 from sqlalchemy.sql.elements import ColumnElement
 
 from tcnn_jobs.database.dialects import now
+from tcnn_jobs.database.engine import PORTION
 from tcnn_jobs.database.schema import deliveries, jobs, tenants, usage, workers
 from tcnn_jobs.model.jobs import Status
 from tcnn_jobs.store.accounts import quotas
@@ -52,7 +53,8 @@ def to_come(time: ColumnElement[Any]) -> ColumnElement[bool]:
 def _rows(table: Table, where: ColumnElement[bool], **values: Any) -> Wrong:
     (key,) = table.primary_key
     # In one order, and past those that are being changed just now: nobody is waited for, and the next look finds them.
-    found = select(key).where(where).order_by(key).with_for_update(skip_locked=True)
+    # So it does those beyond a portion.
+    found = select(key).where(where).order_by(key).limit(PORTION).with_for_update(skip_locked=True)
     return Wrong(where, lambda connection: connection.execute(update(table).where(key.in_(found)).values(values)))
 
 

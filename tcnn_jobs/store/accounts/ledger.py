@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from tcnn_jobs.database.dialects import is_text, now, upsert
-from tcnn_jobs.database.engine import Database
+from tcnn_jobs.database.engine import PORTION, Database
 from tcnn_jobs.database.schema import audit, keys
 from tcnn_jobs.errors import IdempotencyMismatch
 from tcnn_jobs.model.jobs import IdempotencyKey
@@ -83,7 +83,8 @@ class Audits(Database):
             rows = connection.execute(query.order_by(audit.c.number.desc()).limit(limit + 1)).all()
         return [AuditEntry(**row._asdict()) for row in rows[:limit]], len(rows) > limit
 
-    def forget_audit(self, days: float) -> None:
-        """Remove entries that are older than so many days."""
+    def forget_audit(self, days: float) -> bool:
+        """Remove entries that are older than so many days, at most `PORTION`; returns whether there may be more."""
+        old = select(audit.c.number).where(audit.c.at < now() - days * 86400).order_by(audit.c.at).limit(PORTION)
         with self.writing() as connection:
-            connection.execute(delete(audit).where(audit.c.at < now() - days * 86400))
+            return connection.execute(delete(audit).where(audit.c.number.in_(old))).rowcount == PORTION

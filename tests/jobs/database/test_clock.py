@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from deeds import OUCH, RESULT, hold, info, new
-from sqlalchemy import event, exists, select, update
+from sqlalchemy import event, exists, func, insert, select, update
 
+from tcnn_jobs.database.engine import PORTION
 from tcnn_jobs.database.schema import deliveries, jobs, tenants, usage, workers
 from tcnn_jobs.model.accounts import NewKey
 from tcnn_jobs.model.jobs import Beat, Status
@@ -240,3 +241,19 @@ def test_nothing_of_an_ordinary_queue_is_wrong_and_all_that_a_day_has_moved_is_m
     with store.reading() as connection:
         assert not any(connection.scalar(select(exists().where(wrong.where))) for wrong in clocks.MENDED)
     assert store.claim("w1") is not None
+
+
+def test_what_a_clock_has_left_in_many_rows_is_mended_in_portions(sqlite_store: Store) -> None:
+    """One statement for all of them would be ended before it has mended one."""
+    sqlite_store.heartbeat(info(), [])
+    with sqlite_store.writing() as connection:
+        row = connection.execute(select(workers)).one()._asdict() | {"heartbeat_at": time.time() + 86400}
+        connection.execute(insert(workers), [row | {"name": f"of {number}"} for number in range(PORTION + 1)])
+
+    def left() -> int:
+        sqlite_store.reap(60)
+        with sqlite_store.reading() as connection:
+            ahead = select(func.count()).where(clocks.to_come(workers.c.heartbeat_at))
+            return connection.scalar(ahead) or 0
+
+    assert [left(), left()] == [1, 0]

@@ -8,17 +8,20 @@ import time
 from pathlib import Path
 
 import pytest
+import structlog
 from houses import House, RealWorkers, wait_for
 from sqlalchemy import update
 
 from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.database.schema import leases
-from tcnn_jobs.errors import WrongState
+from tcnn_jobs.errors import StoreUnavailable, WrongState
 from tcnn_jobs.housekeeping import janitor, lookups
 from tcnn_jobs.housekeeping.coordination import Election
 from tcnn_jobs.housekeeping.janitor import Chores
 from tcnn_jobs.model.jobs import Status
+from tcnn_jobs.model.operation import Actor, acting
 from tcnn_jobs.store import Store
+from tcnn_jobs.store.accounts import ledger
 
 
 def keeper(house: House) -> str | None:
@@ -125,6 +128,36 @@ def test_retention_goes_on_until_nothing_is_due(
     assert [left_after_a_step() for _ in range(3)] == [3, 1, 0]
     house.store.cancel(house.submit().id)
     assert left_after_a_step() == 1, "the next look is as late as ever"
+
+
+def test_old_entries_of_the_audit_log_go_portion_by_portion(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "PORTION", 2)
+    with acting(Actor(tenant="ann", key="key_1", request="r")):
+        for _ in range(5):
+            house.submit()
+    settings = house.settings.model_copy(update={"audit_days": 1e-9})
+    own = Chores(house.store, house.home, settings, LocalArtifacts(house.home), Election(house.store, "w1", 60))
+    left = []
+    for _ in range(3):
+        own.step()
+        left.append(len(house.store.audit()[0]))
+    assert left == [3, 1, 0]
+
+
+def test_what_the_database_does_not_do_is_logged(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker with nothing but a slow statement to complain of says nothing itself."""
+
+    def slow(store: Store, days: float) -> bool:
+        raise StoreUnavailable("canceling statement due to statement timeout")
+
+    monkeypatch.setattr(Store, "forget_audit", slow)
+    own = Chores(house.store, house.home, house.settings, LocalArtifacts(house.home), Election(house.store, "w1", 60))
+    with structlog.testing.capture_logs() as said:
+        own.step()
+        own.step()
+    (warning,) = (one for one in said if "chore" in one)
+    assert (warning["log_level"], warning["chore"]) == ("warning", "retention")
+    assert "statement timeout" in warning["why"]
 
 
 def test_what_cannot_be_deleted_is_not_tried_again_and_again(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

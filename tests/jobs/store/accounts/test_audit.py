@@ -16,6 +16,7 @@ from tcnn_jobs.model.jobs import IdempotencyKey, Upload
 from tcnn_jobs.model.naming import new_id
 from tcnn_jobs.model.operation import Actor, acting
 from tcnn_jobs.store import Store
+from tcnn_jobs.store.accounts import ledger
 
 ANN = Actor(tenant="ann", key="key_1", request="r1")
 
@@ -136,3 +137,18 @@ def test_it_is_forgotten_after_its_time(store: Store, ann: None) -> None:
     store.forget_audit(10)
     assert _log(store) == [("job.submit", young.id)]
     assert store.audit()[0][0].number > 1, "numbers are not given again"
+
+
+def test_it_is_forgotten_in_portions(store: Store, ann: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A statement for millions of entries would be ended before it has removed one."""
+    monkeypatch.setattr(ledger, "PORTION", 2)
+    for _ in range(5):
+        store.enqueue(new())
+    with store.writing() as connection:
+        connection.execute(update(schema.audit).values(at=now() - 11 * 86400))
+    young = store.enqueue(new())
+    more = []
+    while not more or more[-1]:
+        more.append(store.forget_audit(10))
+    assert more == [True, True, False]
+    assert _log(store) == [("job.submit", young.id)]
