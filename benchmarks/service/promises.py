@@ -12,7 +12,7 @@ import tcnn
 from benchmarks.service.deployments import LEASE, Deployment
 from tcnn_jobs.artifacts.layout import home_of
 from tcnn_jobs.artifacts.shared import open_artifacts
-from tcnn_jobs.housekeeping import janitor, objects
+from tcnn_jobs.housekeeping import janitor
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
 
@@ -86,8 +86,8 @@ def _left_over_apart(deployment: Deployment, accepted: Sequence[str], doomed: Se
         home = home_of(settings).create()
         artifacts = open_artifacts(settings, home)
         janitor.expire(store, settings, artifacts)
-        objects.sweep_store(store, artifacts)
         janitor.sweep_home(home, store, artifacts)
+        janitor.keep_room(store, settings, artifacts)
         left = (*home.jobs.iterdir(), *home.incoming.iterdir())
         yield from (f"left at home: {path}" for path in left if path.name not in doomed)
     for job in accepted:

@@ -91,10 +91,6 @@ class Artifacts(Protocol):
         """Remove all files of a job that has no row any more."""
         ...
 
-    def sizes(self) -> dict[str, int]:
-        """Disk usage of every job's files, in bytes."""
-        ...
-
     def check(self) -> None:
         """Raise `EnvironmentFailure` if nothing can be kept just now."""
         ...

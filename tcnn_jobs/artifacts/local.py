@@ -78,7 +78,7 @@ class LocalArtifacts:
         shutil.rmtree(self._home.job(job), ignore_errors=True)
 
     def sizes(self) -> dict[str, int]:
-        """As `Artifacts.sizes`."""
+        """Disk usage of every job's files, in bytes."""
         return {path.name: disk_usage(path) for path in self._home.jobs.iterdir()}
 
     def check(self) -> None:

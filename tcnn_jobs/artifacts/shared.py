@@ -190,15 +190,6 @@ class SharedArtifacts:
         self._here.remove_job(job)
         self.bucket.remove(*self.bucket.keys(f"jobs/{checked(job)}"))
 
-    def sizes(self) -> dict[str, int]:
-        """As `Artifacts.sizes`: in the store; what lies here beside it is bounded otherwise."""
-        found: dict[str, int] = {}
-        for key, item in self.bucket.keys("jobs").items():
-            named = parse(key)
-            if named is not None:
-                found[named.job] = found.get(named.job, 0) + item.size
-        return found
-
     def check(self) -> None:
         """As `Artifacts.check`."""
         self.bucket.check()

@@ -6,7 +6,7 @@ Retention removes losing attempts, resume points of finished jobs, and jobs past
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
@@ -14,7 +14,7 @@ import structlog
 from tcnn.errors import RequestError
 from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.artifacts.layout import Home, id_in
-from tcnn_jobs.artifacts.local import remove
+from tcnn_jobs.artifacts.local import LocalArtifacts, remove
 from tcnn_jobs.artifacts.shared import SharedArtifacts
 from tcnn_jobs.attempts.stages import attempts_of, winner, worth_keeping_since
 from tcnn_jobs.errors import OtherDatabase, StoreUnavailable
@@ -69,7 +69,7 @@ class Chores(threading.Thread):
             self._tidy("retention", SWEEP, False, lambda: expire(store, self._settings, artifacts))
             # A home that all hosts share is one house; one of several has its own sweeper.
             self._tidy("home", SWEEP, home.shared, lambda: sweep_home(home, store, artifacts))
-            self._tidy("store", SWEEP, False, lambda: sweep_store(store, artifacts))
+            self._tidy("store", SWEEP, False, lambda: keep_room(store, self._settings, artifacts))
             self._tidy("unfinished", 24 * YOUNG, False, lambda: drop_unfinished(artifacts))
         except StoreUnavailable:
             return  # the worker says so
@@ -133,23 +133,35 @@ def clean(home: Home, job: Job) -> None:
 
 
 def expire(store: Store, settings: QueueSettings, artifacts: Artifacts) -> bool:
-    """Retention: jobs past their time or beyond the room for them, and rows of what is long over; returns whether
-    another pass would find more of them."""
+    """Retention: jobs past their time, and rows of what is long over; returns whether another pass would find more of
+    them."""
     more = False
     if settings.retention_days is not None:
         jobs = store.expired(settings.retention_days, PASS)
         deleted = [forget(artifacts, store, job, "too old") for job in jobs]
         more = any(deleted) and len(jobs) == PASS
-    if settings.retention_gb is not None:
-        more |= _make_room(store, settings.retention_gb * 1e9, artifacts)
     store.forget_use()
     store.forget_dead_workers()
     return store.forget_audit(settings.audit_days) or more
 
 
-def _make_room(store: Store, most: float, artifacts: Artifacts) -> bool:
+def keep_room(store: Store, settings: QueueSettings, artifacts: Artifacts) -> bool:
+    """Sweep the object store; then retention of the jobs beyond the room for all. Returns whether another pass would
+    find more of them.
+
+    Only what is kept takes room, so that no job goes for what a sweep removes: a home is swept before.
+    """
+    sizes = sweep_store(store, artifacts)
+    if settings.retention_gb is None:
+        return False
+    if isinstance(artifacts, LocalArtifacts):
+        found = artifacts.sizes()
+        sizes = {job: found[job] for job in store.known(list(found))}
+    return _make_room(store, settings.retention_gb * 1e9, artifacts, sizes)
+
+
+def _make_room(store: Store, most: float, artifacts: Artifacts, sizes: Mapping[str, int]) -> bool:
     oldest_first = store.expired(None, ROOM_PASS)
-    sizes = artifacts.sizes()
     total, deleted = sum(sizes.values()), False
     for job in oldest_first:
         if total <= most:

@@ -21,11 +21,15 @@ YOUNG = 3600.0
 """Grace period in seconds: a file without a row may belong to a transaction that is not committed yet."""
 
 
-def sweep_store(store: Store, artifacts: Artifacts) -> None:
+def sweep_store(store: Store, artifacts: Artifacts) -> dict[str, int]:
     """Remove objects of ids without a row, of attempts that lost, and resume points of finished jobs; the object store
-    is listed as a whole."""
+    is listed as a whole.
+
+    Returns the bytes that are kept of every job, without those that only a later sweep may remove.
+    """
+    kept: dict[str, int] = {}
     if not isinstance(artifacts, SharedArtifacts):
-        return
+        return kept
     now, objects = time.time(), artifacts.objects()
     known = store.known(list(objects))
     for identifier, found in objects.items():
@@ -33,13 +37,14 @@ def sweep_store(store: Store, artifacts: Artifacts) -> None:
             if identifier not in known:
                 _sweep_strays(artifacts, identifier, found, now)
             elif next(iter(found)).startswith("jobs/"):
-                _sweep_job(artifacts, store, identifier, found, now)
+                kept[identifier] = _sweep_job(artifacts, store, identifier, found, now)
         except RequestError:  # deleted meanwhile
             continue
         except BucketError as error:
             if error.again:  # what it refuses holds up no other
                 raise
             log.warning("could not sweep", id=identifier, problem=str(error))
+    return kept
 
 
 def drop_unfinished(artifacts: Artifacts) -> None:
@@ -63,14 +68,18 @@ def _sweep_strays(artifacts: SharedArtifacts, identifier: str, found: Mapping[st
 
 def _sweep_job(
     artifacts: SharedArtifacts, store: Store, identifier: str, found: Mapping[str, Object], now: float
-) -> None:
-    """`clean` for a job's objects in the store: what `clean` keeps at home, and nothing that no manifest names."""
+) -> int:
+    """`clean` for a job's objects in the store: what `clean` keeps at home, and nothing that no manifest names.
+
+    Returns the bytes of what is kept.
+    """
+    whole = sum(item.size for item in found.values())
     named = {key: one for key in found if (one := parse(key)) is not None}
     if _is_tidy(named.values()):
-        return  # as most are; the database need not be asked
+        return whole  # as most are; the database need not be asked
     job = store.get(identifier)
     if not job.terminal:
-        return
+        return whole
     attempts = {one.attempt for one in named.values() if one.name == MANIFEST}
     if job.status is Status.SUCCEEDED:
         keep = str(winner(job))
@@ -89,6 +98,7 @@ def _sweep_job(
     claims = {claim_of(name) for name in manifests}
     gone = [key for key in named if key not in kept and (named[key].claim not in claims or _old(key, found, now))]
     artifacts.bucket.remove(*gone)
+    return sum(item.size for key, item in found.items() if key in kept)
 
 
 def _is_tidy(named: Collection[Named]) -> bool:

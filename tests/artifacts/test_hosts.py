@@ -259,3 +259,21 @@ def test_an_object_that_may_not_be_deleted_holds_up_no_other(near: list[Host], m
     monkeypatch.setattr(objects, "YOUNG", -1.0)
     first.sweep()
     assert list(bucket.keys("jobs")) == [keys[1]]
+
+
+def test_no_job_goes_for_what_a_sweep_removes(near: list[Host]) -> None:
+    """Resume points of what has ended, what no manifest names or will, what no row speaks of: of these more than there
+    is room for."""
+    first, bucket = near[0], near[0].artifacts.bucket
+    jobs = [first.submit() for _ in range(2)]
+    first.courier("point(3, b'p' * 50_000); succeed(b'w' * 10_000)").run(until_empty=True)
+    waste = "w" * 50_000
+    for key in (f"jobs/{jobs[0].id}/1/{'0' * 64}/best.safetensors", "jobs/job_00000000/1/manifest.json"):
+        bucket.put_text(key, waste)
+    first.sweep(retention_gb=3e-5)
+    assert first.store.known([job.id for job in jobs]) == {job.id for job in jobs}
+    kept = objects.sweep_store(first.store, first.artifacts)
+    assert kept.keys() == {job.id for job in jobs} and all(10_000 < size < 12_000 for size in kept.values())
+    first.sweep(retention_gb=1.2e-5)
+    assert first.store.known([job.id for job in jobs]) == {jobs[1].id}, "of what is kept there is too much"
+    assert not any(jobs[0].id in key for key in first.stored())

@@ -207,19 +207,6 @@ def test_an_attempt_as_a_folder(hosts: tuple[Host, Host]) -> None:
     assert second.artifacts.manifest(JOB, 1) is None
 
 
-def test_bytes_of_every_job_in_the_store(hosts: tuple[Host, Host]) -> None:
-    first, second = hosts
-    first.publish(JOB, 1, evaluation=bytes(1000), conversion=bytes(200))
-    first.publish(JOB, 2, evaluation=bytes(30))
-    first.publish(OTHER, 1, evaluation=bytes(4))
-    first.bucket.put_text("jobs/readme", "not a job's")
-    manifests = {
-        job: sum(item.size for key, item in first.bucket.keys(f"jobs/{job}").items() if key.endswith("manifest.json"))
-        for job in (JOB, OTHER)
-    }
-    assert second.artifacts.sizes() == {JOB: 1230 + manifests[JOB], OTHER: 4 + manifests[OTHER]}
-
-
 def test_every_object_by_what_it_belongs_to(hosts: tuple[Host, Host]) -> None:
     first, second = hosts
     first.publish(JOB, 1, evaluation=b"{}")

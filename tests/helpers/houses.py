@@ -17,7 +17,7 @@ from tcnn_jobs.artifacts.layout import Home
 from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.database import schema
 from tcnn_jobs.engines.local import LocalEngine
-from tcnn_jobs.housekeeping import janitor, objects
+from tcnn_jobs.housekeeping import janitor
 from tcnn_jobs.model.jobs import Job, Kind, NewJob, Status, Upload
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
@@ -77,9 +77,10 @@ class House:
 
     def sweep(self, **settings: object) -> None:
         """What housekeeping does every ten minutes, at once."""
-        janitor.expire(self.store, self.settings.model_copy(update=settings), self.artifacts)
-        objects.sweep_store(self.store, self.artifacts)
+        told = self.settings.model_copy(update=settings)
+        janitor.expire(self.store, told, self.artifacts)
         janitor.sweep_home(self.home, self.store, self.artifacts)
+        janitor.keep_room(self.store, told, self.artifacts)
 
     def messages(self, job: Job) -> list[str]:
         """What a job has said."""

@@ -170,6 +170,16 @@ def test_when_room_is_short_the_oldest_go_first_and_no_more_than_needed(house: H
     assert [house.home.job(job.id).exists() for job in jobs] == [False, False, True, True]
 
 
+def test_no_job_goes_for_what_a_sweep_removes(house: House) -> None:
+    """Resume points, attempts that lost, folders of jobs that are gone."""
+    jobs = [ended(house, "succeeded", claims=2, size=1_000_000) for _ in range(2)]
+    gone = house.home.jobs / "job_0123456789abcdef"
+    gone.mkdir()
+    (gone / "log.txt").write_bytes(b"x" * 1_000_000)
+    house.sweep(retention_gb=0.0025)
+    assert [house.home.job(job.id).exists() for job in jobs] == [True, True] and gone.exists()
+
+
 def test_the_audit_log_is_kept_for_so_many_days(house: House) -> None:
     with acting(Actor(tenant="ann", key="key_1")):
         old, young = house.submit(), house.submit()
