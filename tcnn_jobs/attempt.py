@@ -72,7 +72,7 @@ class AttemptDirectory:
 
         Whoever still works in that one goes on under its new name, `CLAIM.RANDOM`, and writes nothing here.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.parent.mkdir(exist_ok=True)  # a home that is gone is not made anew
         while True:
             try:
                 return self.path.mkdir()

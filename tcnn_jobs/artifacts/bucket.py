@@ -198,7 +198,7 @@ class Bucket:
         return self._tried("list", "unfinished uploads", drop, NEVER)
 
     def check(self) -> None:
-        """Raise `BucketError` if it cannot be listed just now, or could not be written to lately; tried once."""
+        """Raise `BucketError` if it cannot be listed just now, or could not be written and read lately; tried once."""
         try:
             self._fs.ls(self._root, detail=False)
         except FileNotFoundError:  # an empty prefix, or no bucket: which of the two only writing tells
@@ -207,6 +207,10 @@ class Bucket:
             raise self._error("list", "", error) from error
         if time.monotonic() >= self._writable_until:
             self.put_text(PROBE, "This object is written now and then, to see whether the store can be.\n", tries=1)
+            try:
+                self.text(PROBE, tries=1)
+            except ObjectGone as error:
+                raise self._error("read", PROBE, error) from error
             self._writable_until = time.monotonic() + WRITTEN
 
     def _path(self, key: str) -> str:

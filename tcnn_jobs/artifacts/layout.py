@@ -24,6 +24,8 @@ writable.txt                    written now and then, to see whether the store c
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,26 +48,41 @@ class Home:
     def create(self) -> "Home":
         """Make the folders, readable by this user alone; raises `EnvironmentFailure` if one of them cannot be written
         to."""
-        folders = (self.jobs, self.datasets, self.checkpoints, self.incoming, *[self.cache] * self.shared)
-        try:
+        with self._usable():
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for folder in folders:
+            for folder in self._folders:
                 folder.mkdir(exist_ok=True)
-            probe = self.root / ".writable"
-            probe.touch()
-            probe.unlink(missing_ok=True)
+        self.check()
+        return self
+
+    def check(self) -> None:
+        """Raise `EnvironmentFailure` if files cannot be written here, or a folder is not there or cannot be written
+        to. None is made: a home that was moved away could no longer be moved back."""
+        ids = {"effective_ids": True} if os.access in os.supports_effective_ids else {}
+        if closed := [one.name for one in self._folders if not os.access(one, os.R_OK | os.W_OK | os.X_OK, **ids)]:
+            raise EnvironmentFailure(
+                f"TCNN_HOME={self.root}: expected folders that this user can write to, found others: "
+                f"{', '.join(closed)}; change their owner or mode, or how they are mounted"
+            )
+        with self._usable():
+            for folder in (self.root, self.jobs):
+                probe = folder / ".writable"
+                probe.write_bytes(bytes(1 << 16))  # a full disk takes an empty file
+                probe.unlink(missing_ok=True)
+
+    @property
+    def _folders(self) -> tuple[Path, ...]:
+        return (self.jobs, self.datasets, self.checkpoints, self.incoming, *[self.cache] * self.shared)
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise EnvironmentFailure(
                 f"TCNN_HOME={self.root}: cannot be used ({(error.strerror or str(error)).lower()}); "
                 "choose a directory that this user can write to"
             ) from error
-        ids = {"effective_ids": True} if os.access in os.supports_effective_ids else {}
-        if closed := [one.name for one in folders if not os.access(one, os.R_OK | os.W_OK | os.X_OK, **ids)]:
-            raise EnvironmentFailure(
-                f"TCNN_HOME={self.root}: expected folders that this user can write to, found others: "
-                f"{', '.join(closed)}; change their owner or mode, or how they are mounted"
-            )
-        return self
 
     def job(self, job: str) -> Path:
         """All attempts of a job."""

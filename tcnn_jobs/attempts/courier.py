@@ -20,6 +20,7 @@ from tcnn_jobs.artifacts.layout import Home, Manifest, claim_of, file_key
 from tcnn_jobs.artifacts.mirror import Mirror
 from tcnn_jobs.artifacts.shared import SharedArtifacts
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Outcome, Reporter
+from tcnn_jobs.attempts.fitness import Unfit, trouble
 from tcnn_jobs.attempts.stages import Attempt, attempt_of, attempts_of, best
 from tcnn_jobs.engines.base import Engine, Process
 from tcnn_jobs.model.jobs import Failure, Progress
@@ -28,6 +29,7 @@ from tcnn_jobs.retry import STOPPED, error_code
 log = structlog.stdlib.get_logger("tcnn.courier")
 
 RESUME = "; what was done is kept, so resume the job when the store works"
+_NOT_FETCHED = "what the job needs cannot be fetched"
 _KILLED = -int(signal.SIGKILL)
 
 
@@ -66,11 +68,13 @@ class _Carried:
         self._process: Process | None = None
         self._code: int | None = None
         """How it ended, once it has."""
+        self._unfit = ""
+        """What is wrong with this host, if nothing could be fetched for that."""
         self._stop, self._ended, self._killed, self._result = (threading.Event() for _ in range(4))
         self._thread = _run(self._fetch)
 
     def poll(self) -> int | None:
-        """As `Process.poll`. Called from the main thread, so that the job's process is its child."""
+        """As `Process.poll`. Called from the main thread, so that the job's process is its child. Raises `Unfit`."""
         if self._killed.is_set():
             gone = self._process is None or self._process.poll() is not None
             return self._over(self._code or _KILLED) if gone else None
@@ -78,10 +82,16 @@ class _Carried:
             if self._thread.is_alive():
                 return None
             if self._code is not None:
-                return self._over(self._code)
+                code = self._over(self._code)
+                if self._unfit:
+                    raise Unfit(self._unfit)
+                return code
             try:
                 self._process = self._start()
             except OSError as error:
+                if problem := trouble(self._courier.home):
+                    self._over(EnvironmentFailure.exit_code)
+                    raise Unfit(problem) from error
                 failure = EnvironmentFailure(f"the job's process could not be started: {one_line(error)}")
                 return self._over(self._failed(failure, retry=True))
             self._thread = _run(self._send)
@@ -153,14 +163,15 @@ class _Carried:
                 self._directory.write(assignment.model_copy(update={"paths": paths}))
         except Stopped:
             self._code = STOPPED
-        except TcnnError as error:
-            log.warning("could not fetch", attempt=str(self._directory.path), problem=str(error))
-            again = error.again if isinstance(error, BucketError) else isinstance(error, EnvironmentFailure)
-            self._code = self._failed(error, again)
         except Exception as error:
-            log.exception("could not fetch")
-            failure = EnvironmentFailure(f"what the job needs cannot be fetched: {one_line(error)}")
-            self._code = self._failed(failure, retry=True)
+            failure, attempt = error, str(self._directory.path)
+            if not isinstance(failure, TcnnError):
+                failure = EnvironmentFailure(f"{_NOT_FETCHED}: {one_line(error)}")
+            log.warning("could not fetch", attempt=attempt, problem=str(failure), exc_info=failure is not error)
+            # What is refused here, another host's key may be allowed to have.
+            self._unfit = trouble(self._courier.home, self._courier.artifacts)
+            again = isinstance(failure, EnvironmentFailure)
+            self._code = failure.exit_code if self._unfit else self._failed(failure, again)
 
     def _previous(self, assignment: Assignment) -> Path | None:
         """The attempt that another host has sent and that got farthest, if it got farther than any that lies here.

@@ -8,7 +8,7 @@ from tcnn_jobs.attempt import AttemptDirectory, Listener
 from tcnn_jobs.engines import memory
 from tcnn_jobs.engines.base import Process
 from tcnn_jobs.model.jobs import Beat, Claim, Failure, Job, NewEvent, Progress
-from tcnn_jobs.retry import LESS_MEMORY, Breach, Fail
+from tcnn_jobs.retry import LESS_MEMORY, Breach, Decision
 
 WAITS = frozenset({"fetching", "uploading", "waiting"})
 """Phases in which a job is silent for reasons that are not its own. Transfers have deadlines of their own."""
@@ -143,7 +143,7 @@ class Attempt:
     """The limit that it was ended for."""
     kills: int = field(default_factory=memory.kills)
     """Processes that the system had ended for memory before it began."""
-    broken: Fail | None = None
+    broken: Decision | None = None
     """Why its worker could not go on with it."""
     since: float = field(default_factory=time.monotonic)
     """When its process started, by the monotonic clock."""

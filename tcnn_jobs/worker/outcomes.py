@@ -2,13 +2,13 @@
 
 import structlog
 
-from tcnn.errors import RequestError
+from tcnn.errors import RequestError, one_line
 from tcnn_jobs.artifacts.layout import Home
 from tcnn_jobs.attempts.running import Attempt, Why
 from tcnn_jobs.errors import LostClaim, StoreUnavailable
 from tcnn_jobs.housekeeping import janitor
-from tcnn_jobs.model.jobs import Claim, Job
-from tcnn_jobs.retry import Cancel, Decision, Fail, Finish, decide, internal
+from tcnn_jobs.model.jobs import Claim, Failure, Job
+from tcnn_jobs.retry import Cancel, Decision, Fail, Finish, backoff, decide, internal
 from tcnn_jobs.store import Store
 
 log = structlog.stdlib.get_logger("tcnn.worker")
@@ -27,6 +27,15 @@ class Outcomes:
     def internal(self, job: Job, error: Exception) -> Fail:
         """What to tell the store of an attempt that its worker failed with: a retry, or a final failure."""
         return internal(error, job.attempt, job.max_attempts, self._delay)
+
+    def unstarted(self, job: Job, error: Exception) -> Fail:
+        """The same of an attempt whose process could not be started, though nothing is wrong with this host's home."""
+        if not isinstance(error, OSError):
+            log.error("cannot start", job=job.id, claim=job.claim, exc_info=error)
+            return self.internal(job, error)
+        delay = backoff(job.attempt, self._delay) if job.attempt < job.max_attempts else None
+        message = f"the job's process could not be started: {one_line(error)}"
+        return Fail(Failure(code="environment", message=message), delay)
 
     def settle(self, attempt: Attempt) -> None:
         """Handle the end of an attempt's process: decide its outcome and report it."""

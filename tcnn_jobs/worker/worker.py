@@ -4,14 +4,16 @@ import contextlib
 import signal
 import threading
 import time
+from functools import partial
 
 import structlog
 
-from tcnn.errors import RequestError, one_line
+from tcnn.errors import EnvironmentFailure, RequestError
 from tcnn_jobs.artifacts.base import Artifacts
 from tcnn_jobs.artifacts.layout import Home
 from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.attempt import Listener
+from tcnn_jobs.attempts.fitness import Fitness, Unfit, trouble
 from tcnn_jobs.attempts.running import Attempt, Limits, Why, grace
 from tcnn_jobs.attempts.starting import start
 from tcnn_jobs.engines.base import Engine
@@ -19,7 +21,7 @@ from tcnn_jobs.errors import StoreUnavailable
 from tcnn_jobs.housekeeping import coordination
 from tcnn_jobs.housekeeping.coordination import Election
 from tcnn_jobs.model.jobs import Claim, Failure, Hold, Job
-from tcnn_jobs.retry import Cancel, Fail, HandBack, backoff, error_code
+from tcnn_jobs.retry import Cancel, Fail, HandBack, error_code
 from tcnn_jobs.settings import QueueSettings
 from tcnn_jobs.store import Store
 from tcnn_jobs.worker.claims import Claims
@@ -68,6 +70,7 @@ class Worker:
         self._free = list(slots)
         self._waiting = Waiting(store, name, settings.poll)
         self._claims = Claims(store, name, slots, self._waiting, settings.poll, settings.lease)
+        self._fitness = Fitness(partial(trouble, home, self.artifacts), settings.poll, self.look)
         self._running: list[Attempt] = []
         self._ended: list[Attempt] = []
         self._due = dict.fromkeys(("beat", "claim", "count", "reap"), 0.0)
@@ -100,7 +103,8 @@ class Worker:
         return self._drains > 0
 
     def run(self, *, until_empty: bool = False) -> None:
-        """Work until drained; or, if asked to, until there is nothing left to do."""
+        """Work until drained; or, if asked to, until there is nothing left to do. Raises `EnvironmentFailure` if it
+        ends because this host can do no jobs."""
         while not (self.draining and not self.busy and not self._claims.in_doubt):
             claimed = self.step()
             if until_empty and not self.busy and not claimed and not self._away:
@@ -112,6 +116,8 @@ class Worker:
             self.store.forget_worker(self.name)
         except StoreUnavailable:
             log.warning("left without a word: the database is away")
+        if until_empty and self._fitness.problem:
+            raise EnvironmentFailure(f"this host can do no jobs, and leaves those there are: {self._fitness.problem}")
 
     def step(self) -> bool:
         """Everything that is due, in an order in which nothing waits for anything. Returns whether a job was claimed.
@@ -132,7 +138,8 @@ class Worker:
                 self.fellows = self.store.count_workers()
             if self._is_due("reap", poll) and self.election.won():
                 self._reap()
-            if not self.draining and self._waiting.left_over(self._free) and self._is_due("claim", poll):
+            able = not self.draining and not self._fitness.problem
+            if able and self._waiting.left_over(self._free) and self._is_due("claim", poll):
                 claimed = self._claims.take(self._free)
             self._start_waiting()
         except StoreUnavailable as error:
@@ -175,7 +182,7 @@ class Worker:
                 self.outcomes.tell(job, Claim.of(job), refusal)
             self._waiting.remove(job)
 
-    def _start(self, job: Job, slots: list[str | None]) -> Fail | None:
+    def _start(self, job: Job, slots: list[str | None]) -> Fail | HandBack | None:
         try:
             directory, process = start(
                 job, slots, store=self.store, home=self.home, artifacts=self.artifacts, engine=self.engine
@@ -184,13 +191,11 @@ class Worker:
             raise
         except RequestError as error:  # what the request refers to is gone
             return Fail(Failure(code=error_code(error), message=str(error)))
-        except OSError as error:
-            delay = backoff(job.attempt, self.settings.retry_delay) if job.attempt < job.max_attempts else None
-            message = f"the job's process could not be started: {one_line(error)}"
-            return Fail(Failure(code="environment", message=message), delay)
         except Exception as error:
-            log.exception("cannot start", job=job.id, claim=job.claim)
-            return self.outcomes.internal(job, error)
+            if problem := trouble(self.home):
+                self._fitness.unfit(problem)
+                return HandBack()
+            return self.outcomes.unstarted(job, error)
         for slot in slots:
             self._free.remove(slot)
         claim, limits = Claim.of(job), Limits(job, time.monotonic(), self.settings.job_memory)
@@ -213,6 +218,9 @@ class Worker:
                 code = attempt.process.poll()
                 if code is not None:
                     attempt.listen()
+            except Unfit as unfit:
+                self._fitness.unfit(str(unfit))
+                attempt.broken, code = HandBack(), EnvironmentFailure.exit_code
             except Exception as error:
                 self._break(attempt, error)
                 code = _KILLED

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from tcnn_jobs.artifacts.local import LocalArtifacts
 from tcnn_jobs.artifacts.mirror import Mirror
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Outcome
 from tcnn_jobs.attempts.courier import Courier
+from tcnn_jobs.attempts.fitness import Unfit
 from tcnn_jobs.engines.base import Process
 from tcnn_jobs.engines.local import LocalEngine
 from tcnn_jobs.model.jobs import Kind, Result, Status
@@ -104,6 +106,16 @@ def test_a_process_that_cannot_be_started_may_be_tried_again(near: list[Host], t
     assert found is not None and found.retry and found.error is not None and found.error.code == "environment"
     assert found.error.message.startswith("the job's process could not be started: ")
     assert found.error.message.endswith("Resource temporarily unavailable")
+
+
+def test_a_process_that_cannot_be_started_because_the_home_is_gone_is_no_attempt(
+    near: list[Host], tmp_path: Path
+) -> None:
+    process, _ = carried(near[0], HeldUp(FileNotFoundError(2, "No such file or directory")), tmp_path)
+    wait_for(lambda: not process._thread.is_alive())  # type: ignore[attr-defined]
+    shutil.rmtree(near[0].home.jobs)
+    with pytest.raises(Unfit, match="others: jobs"):
+        process.poll()
 
 
 def test_a_result_that_cannot_be_sent_is_none(
