@@ -47,14 +47,21 @@ class Resumed:
     def __init__(self, run: RunDirectory, record: dict[str, Any], position: Position | None) -> None:
         self._run, self._now, self._before = run, record, run.record()
         self._changes = _changes(self._before, record)
+        self._begun = position is not None
         self.record: dict[str, Any] = record
         """With what it has learned from, and what changed when."""
         if position is not None:
             self.record = _continued(self._before, record, self._changes, position)
 
     def check(self, allow: bool, say: Say) -> None:
-        """Raise `RequestError` if anything changed, unless that is allowed; then say what."""
+        """Raise `RequestError` if anything changed, unless that is allowed and can be gone on with; then say what."""
         before, now = self._before, self._now
+        share, other = (one.get("config", {}).get("fraction", 1.0) for one in (before, now))
+        if self._begun and share != other:
+            raise RequestError(
+                f"{self._run.path}: fraction: expected {share:g} as before, for the run's epochs are counted in it, "
+                f"found {other:g}; give the same one"
+            )
         if _as_many(before, now) and before.get("images", now["images"]) != now["images"]:
             say(  # perhaps by another decoder: nothing to end for
                 "note: the images are others than the run began with, or in another order, or decoded otherwise: it "

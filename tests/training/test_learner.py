@@ -182,7 +182,7 @@ def test_a_resumed_run_tells_the_temperatures_of_its_last_update(done: int, tmp_
     own = learner(gate_temperature=0.7, position_temperature=0.4)
     for update in range(1, done + 1):
         learn(own, update)
-    point = save_point(tmp_path, Position(updates=done), own.model, own.optimizer, None, {}, keep=1)
+    point = save_point(tmp_path, Position(updates=done, step=done, steps=3), own.model, own.optimizer, None, {}, keep=1)
     resumed = learner(gate_temperature=0.7, position_temperature=0.4)
     resumed.restore(read_point(point))
     assert resumed.temperatures == own.temperatures
@@ -195,7 +195,9 @@ def test_what_is_matched_comes_back(tmp_path: Path) -> None:
     assert own.matching is not None
     learn(own, 1)
     kept = {name: tensor.clone() for name, tensor in own.matching.state.items()}
-    path = save_point(tmp_path, Position(updates=1), own.model, own.optimizer, None, {}, 1, own.matching.state)
+    path = save_point(
+        tmp_path, Position(updates=1, step=1, steps=3), own.model, own.optimizer, None, {}, 1, own.matching.state
+    )
     model = copy.deepcopy(own.model)
     with torch.no_grad():
         model.get_submodule(LAYER).proj.mul_(2)

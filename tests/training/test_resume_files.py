@@ -33,7 +33,7 @@ def save(directory: Path, updates: int, keep: int = 2, **options: Any) -> Path:
 
 def test_the_position_comes_back(tmp_path: Path) -> None:
     position = Position(
-        epoch=3, step=7, updates=31, converted_at=20, loss_sum=0.1 + 0.2, images=56, best=2 / 3, best_epoch=1,
+        epoch=3, step=7, steps=8, updates=31, converted_at=20, loss_sum=0.1 + 0.2, images=56, best=2 / 3, best_epoch=1,
         unreadable=["a b.png", "é.png"], chunk=4, finished=True,
     )  # fmt: skip
     model, optimizer = trained()

@@ -1,7 +1,7 @@
 """Resume points: one safetensors file from which an interrupted run continues bit for bit.
 
 Everything random in training is a function of (seed, epoch, position in the epoch), see `order`, so the position stands
-for the state of every random generator. Learning rate and τ are functions of the number of updates. The file contains
+for the state of every random generator. Learning rate and τ are functions of it, too. The file contains
 the rest: weights, moving average, optimizer state, the loss scaler, the convolutions that layers are matched with, and
 the counters of `Position`.
 """
@@ -34,10 +34,12 @@ class Position(BaseModel):
     """Current epoch, from 0."""
     step: int = 0
     """The next step of this epoch; equal to the steps of an epoch when only its validation is missing."""
+    steps: int = 0
+    """Of an epoch, by which this one is counted; 0 in a point of 0.2.0."""
     updates: int = 0
     """Optimizer steps done."""
     converted_at: int | None = None
-    """Updates done when the model was converted during training."""
+    """What was `scheduled` when the model was converted during training."""
     loss_sum: float = 0.0
     """Sum of the training loss over the images of this epoch."""
     images: int = 0
@@ -49,6 +51,17 @@ class Position(BaseModel):
     chunk: int | None = None
     """Images per forward pass, after the device ran out of memory with more."""
     finished: bool = False
+
+    @property
+    def scheduled(self) -> int:
+        """Updates done as schedules count them: those of a run whose epochs had as many steps from the beginning."""
+        return self.epoch * self.steps + self.step
+
+    def resized(self, steps: int) -> "Position":
+        """The same position where epochs have another number of steps; as much is done of this one, rounded down."""
+        before = self.steps or (max(steps, self.step) if not self.epoch else (self.updates - self.step) // self.epoch)
+        at = None if self.converted_at is None else self.converted_at * steps // before
+        return self.model_copy(update={"steps": steps, "step": self.step * steps // before, "converted_at": at})
 
     @property
     def unreadable_count(self) -> int:

@@ -166,12 +166,13 @@ class Learner:
     def restore(self, point: ResumePoint) -> None:
         """Load a resume point; raises `CheckpointError` where it does not fit."""
         resume.restore(point, self.model, self.optimizer, self.ema, self.precision.scaler)
-        if self.matching is not None and point.position.updates < self.annealing.ends:
+        updates = point.position.scheduled
+        if self.matching is not None and updates < self.annealing.ends:
             self.matching.load(point.tensors_with_prefix("matching."))
-        self.schedule.step_update(point.position.updates)
-        if point.position.updates > (point.position.converted_at or 0):
+        self.schedule.step_update(updates)
+        if updates > (point.position.converted_at or 0):
             # Those of the update before, as they were set: a layer has them in its own precision.
-            taus = self.annealing.temperatures(point.position.updates - 1)
+            taus = self.annealing.temperatures(updates - 1)
             self._taus = taus if self._layers else None
 
     def set_temperatures(self, updates: int) -> None:

@@ -61,7 +61,7 @@ class Trainer:
     ) -> None:
         self.config, self.run_directory, self.train, self.validation = config, run, train, validation
         self.device, self.processes = device, processes
-        self.position = Position()
+        self.position = Position(steps=train.steps)
         self.precision = MixedPrecision(config, device)
         self.timer = StepTimer()
         self._size, self._report = start.size, report
@@ -81,10 +81,10 @@ class Trainer:
 
     def restore(self, point: ResumePoint) -> None:
         """Restore a resume point; raises `CheckpointError` where it does not fit this run."""
-        self.position = point.position
-        if point.position.converted_at is not None:
-            self._convert(point.position.converted_at)
-        self.learner.restore(point)
+        self.position = point.position.resized(self.train.steps)
+        if self.position.converted_at is not None:
+            self._convert(self.position.converted_at)
+        self.learner.restore(point._replace(position=self.position))
         self.position.finished = self.position.epoch >= self.config.epochs  # more epochs may have been asked for since
         self.run_directory.rewind(self.position.updates, self.position.epoch)
 
@@ -92,9 +92,10 @@ class Trainer:
         """Train to the last epoch. Raises `Stopped` after saving if `stop` is set, `DivergedError`, `StorageError`."""
         try:
             while self.position.epoch < self.config.epochs:
-                if self.config.convert_at == self.position.epoch and self.position.converted_at is None:
-                    self._convert(self.position.updates)
-                    self.position.converted_at = self.position.updates
+                at = self.config.convert_at
+                if at is not None and at <= self.position.epoch and self.position.converted_at is None:
+                    self._convert(self.position.scheduled)
+                    self.position.converted_at = self.position.scheduled
                 self._train_epoch(stop)
                 self._finish_epoch(stop)
             self.position.finished = True
@@ -117,7 +118,7 @@ class Trainer:
             self.recorder.close()
 
     def _convert(self, at: int) -> None:
-        self.learner.convert(conversion_at(self.config, self._size), self.position.updates, at, self.recorder.warn)
+        self.learner.convert(conversion_at(self.config, self._size), self.position.scheduled, at, self.recorder.warn)
 
     def _train_epoch(self, stop: StopRequest) -> None:
         position, steps = self.position, self.train.steps
@@ -136,7 +137,7 @@ class Trainer:
             )
             if finite < self.processes.world:
                 raise self._diverged()
-            self.learner.update(position.updates + 1)
+            self.learner.update(position.scheduled + 1)
             position.updates += 1
             if position.updates == 1:  # an optimizer that cannot be resumed is refused before hours are lost
                 named_states(self.model, self.learner.optimizer)
@@ -154,7 +155,7 @@ class Trainer:
         """Set what a step depends on besides its images: random seeds, equal in all processes, and τ."""
         position = self.position
         torch.manual_seed(step_seed(self.config.seed, position.epoch, position.step))
-        self.learner.set_temperatures(position.updates)
+        self.learner.set_temperatures(position.scheduled)
 
     def _micro_batches(self, batches: list[Batch]) -> list[MicroBatch]:
         position, micro_batches = self.position, []
@@ -204,7 +205,7 @@ class Trainer:
         position = self.position
         if self.saver.due_at_epoch_end():
             self.saver.point(self.learner, self.position)
-        if self.config.bn_reestimate and self.learner.annealing.over(position.updates):
+        if self.config.bn_reestimate and self.learner.annealing.over(position.scheduled):
             self._reestimate()
         result = self._validate(stop)
         self._top1 = result.top1
