@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,24 @@ def test_a_stop_in_a_validation_loses_nothing(written: list[tuple[int, int]], tm
     assert again.updates == whole.updates
     expected = load_file(whole.last)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in load_file(again.last).items())
+
+
+def test_a_stop_writes_the_point_for_which_there_was_no_room(tmp_path: Path, file_size_limit: Any) -> None:
+    """It counted as written, so that a stop in the validation right after it lost the epoch."""
+    full, heard = ExitStack(), list[str]()
+
+    def report(now: Progress) -> None:
+        if now.phase == "validating":
+            full.close()
+            heard.append(now.phase)
+        elif now.phase == "training" and now.step == now.steps:
+            full.enter_context(file_size_limit(5_000))
+
+    photos = colours(tmp_path / "photos", images=30)
+    with full, pytest.raises(Stopped):
+        run(seeded(TwoConvs), photos, tmp_path / "run", report=report, stop=lambda: bool(heard), epochs=EPOCHS)
+    newest, first = (read_point(path).position for path in points(tmp_path / "run" / "resume"))
+    assert ((newest.epoch, newest.step), (first.epoch, first.step)) == ((0, newest.steps), (0, 1))
 
 
 def test_points_that_were_asked_for_are_written_however_slow(written: list[tuple[int, int]], tmp_path: Path) -> None:

@@ -53,12 +53,17 @@ class Recorder:
                 if value is not None:
                     self._board.add_scalar(key, value, row["updates"])
 
-    def ignore_full_disk(self, write: Callable[[], object]) -> None:
-        """Call a function that writes; a full disk is a warning and loses that record only, and training goes on."""
+    def ignore_full_disk(self, write: Callable[[], object]) -> bool:
+        """Call a function that writes; a full disk is a warning and loses that record only, and training goes on.
+
+        Returns whether it was written.
+        """
         try:
             write()
         except StorageError as error:
             self.warn(f"{error}; training goes on")
+            return False
+        return True
 
     def add_unreadable(self, position: Position, names: Iterable[str]) -> None:
         """Add files to those that could not be read; raises `RequestError` when there are too many."""

@@ -243,7 +243,7 @@ class Saver:
         self._took = 0.0
         """Seconds for the last resume point."""
         self._at: tuple[int, int] | None = None
-        """Its epoch and step."""
+        """Epoch and step of the last one that was written."""
 
     def due(self, updates: int) -> bool:
         """Whether a resume point is due after so many updates.
@@ -267,18 +267,17 @@ class Saver:
 
     def point(self, learner: Learner, position: Position) -> None:
         """Save a resume point."""
-        began = time.monotonic()
-        if self.first:
-            scaler: dict[str, Any] = learner.precision.scaler.state_dict()
-            self.recorder.ignore_full_disk(
-                lambda: resume.save_point(
-                    self.run.resume, position, learner.model, learner.optimizer, learner.ema, scaler,
-                    self.config.keep, None if learner.matching is None else learner.matching.state,
-                )
-            )  # fmt: skip
+        began, scaler = time.monotonic(), learner.precision.scaler.state_dict()
+        written = self.first and self.recorder.ignore_full_disk(
+            lambda: resume.save_point(
+                self.run.resume, position, learner.model, learner.optimizer, learner.ema, scaler,
+                self.config.keep, None if learner.matching is None else learner.matching.state,
+            )
+        )  # fmt: skip
         self._saved = time.monotonic()
         self._took = self._saved - began
-        self._at = position.epoch, position.step
+        if written:
+            self._at = position.epoch, position.step
 
     def catch_up(self, learner: Learner, position: Position) -> None:
         """Save a resume point unless the last one has all that is trained."""
