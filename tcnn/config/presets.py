@@ -75,7 +75,8 @@ def finetune_config(
 
 
 def finetune_settings(options: Mapping[str, object], config: FinetuneConfig | None = None) -> FinetuneConfig:
-    """The settings that a function in Python is given: keywords, over a configuration or over those of a `preset`.
+    """The settings that a function in Python is given: keywords, over a configuration or over those of a `preset`, and
+    those of a `conversion` one by one, too.
 
     Raises `RequestError` with one line that names the setting, also for a keyword without effect, and where both a
     preset and a configuration are given.
@@ -85,8 +86,10 @@ def finetune_settings(options: Mapping[str, object], config: FinetuneConfig | No
     if preset is not None and config is not None:
         raise RequestError("preset: a configuration has all settings already; give one of the two")
     conversion = given.get("conversion")
-    if preset is not None and isinstance(conversion, ConversionConfig):  # over the preset's, setting by setting
-        given["conversion"] = conversion.model_dump(exclude_unset=True)
+    if isinstance(conversion, ConversionConfig):
+        conversion = given["conversion"] = conversion.model_dump(exclude_unset=True)
+    if isinstance(config, FinetuneConfig) and isinstance(conversion, Mapping):
+        given["conversion"] = {**config.conversion.model_dump(exclude_unset=True), **conversion}
     made = (
         build(FinetuneConfig, given, config) if preset is None else finetune_config(cast("str", preset), options=given)
     )

@@ -13,7 +13,14 @@ from pydantic import BaseModel
 from torch import nn
 
 import tcnn
-from tcnn.config import ConversionConfig, FinetuneConfig, VerificationConfig, build
+from tcnn.config import (
+    ConversionConfig,
+    FinetuneConfig,
+    VerificationConfig,
+    build,
+    finetune_config,
+    finetune_settings,
+)
 from tcnn.config.base import unknown_key
 from tcnn.config.evaluation import EvaluationConfig
 from tcnn.errors import RequestError
@@ -110,6 +117,16 @@ def test_without_stride_removes_it_whatever_the_configuration_says_and_refuses_t
 def test_finetune_follows_both(source: nn.Module, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"^convert_at: expected less than the 2 epochs"):
         tcnn.finetune(source, "nowhere", config=FinetuneConfig(epochs=2, warmup_epochs=0), out=tmp_path, convert_at=5)
+
+
+@pytest.mark.parametrize("kind", [dict, ConversionConfig])
+def test_settings_of_the_conversion_go_over_a_configurations_one_by_one(kind: Any) -> None:
+    """As over a preset's; the content heads were lost."""
+    given = {"conversion": kind(stride="remove")}
+    made = finetune_settings(given, finetune_config("quick"))
+    assert made == finetune_settings({**given, "preset": "quick"}) and made.conversion.content_heads == 4
+    with pytest.raises(RequestError, match=r"^conversion\.strid: no such setting; did you mean stride\?$"):
+        finetune_settings({"conversion": {"strid": "remove"}}, finetune_config("quick"))
 
 
 class Inner(BaseModel):
