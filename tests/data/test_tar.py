@@ -132,6 +132,12 @@ def test_names_of_another_encoding(tmp_path: Path) -> None:
     kept = in_memory(data, tmp_path / "kept")
     assert [kept.filename(place) for place in range(4)] == [data.filename(place) for place in range(4)]
     assert kept.listing() == data.listing()
+    with tarfile.open(tmp_path / "link.tar", "w", format=tarfile.GNU_FORMAT, encoding="latin-1") as archive:
+        link = tarfile.TarInfo("cat/\xe9.jpg")
+        link.type, link.linkname = tarfile.SYMTYPE, "/\xe9.jpg"
+        archive.addfile(link)
+    with pytest.raises(RequestError, match=r"cat/\\xe9\.jpg is a link to /\\xe9\.jpg, which is not in the archive"):
+        open_dataset(str(tmp_path / "link.tar"))
 
 
 def test_a_tar_that_is_not_whole(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 
 from tcnn.data.sources.names import EXTENSIONS, is_image, is_junk, is_left_out
 from tcnn.data.sources.tar import Member, members_of
-from tcnn.errors import RequestError
+from tcnn.errors import RequestError, readable
 
 KEY = re.compile(r"^((?:.*/)?[^./]+)\.([^/]+)$")
 """Sample and field of a member's name, as webdataset separates them."""
@@ -101,6 +101,7 @@ def _label(shard: str, key: str, written: dict[str, bytes]) -> str:
         if isinstance(value, int | str):
             return str(value)
         break
+    name = readable(key)
     raise RequestError(
-        f"{shard}/{key}: an image without a label; expected {key}.cls, or {key}.json with a label, beside it"
+        f"{shard}/{name}: an image without a label; expected {name}.cls, or {name}.json with a label, beside it"
     )

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tcnn.data.sources.folder import class_labels, in_classes
 from tcnn.data.sources.names import choose_split, is_image, is_junk, is_left_out, left_out_note, split_folders
 from tcnn.data.sources.source import ArchiveMembers, Found, number, stamp_of
-from tcnn.errors import RequestError, one_line
+from tcnn.errors import RequestError, one_line, readable
 
 COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")
 """What files of gzip, bzip2, xz and zstandard begin with."""
@@ -129,7 +129,8 @@ def _links(links: Mapping[str, str], files: dict[str, Member], archive: str) -> 
         wanted = is_image(_inside(name)) or not (PurePosixPath(name).suffix or is_junk(_inside(name)))
         if wanted and not inside:
             raise RequestError(
-                f"{archive}: {name} is a link to {end}, which is not in the archive; pack it with tar --dereference"
+                f"{archive}: {readable(name)} is a link to {readable(end)}, which is not in the archive; pack it with "
+                "tar --dereference"
             )
 
 
