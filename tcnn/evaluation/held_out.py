@@ -45,6 +45,8 @@ class Training(NamedTuple):
     """`ImageSet.listing` of the data as given, by which what was held out is found again. Runs of 0.2.0 have none."""
     class_names: Sequence[str] | None = None
     """In the order of their numbers, by which the part was drawn. Of earlier trainings, older releases kept none."""
+    val_listing: str | None = None
+    """The listing of the validation images, if these are a part of the same data set of which none was learned from."""
 
 
 class Unseen(NamedTuple):
@@ -80,6 +82,7 @@ def trainings_in(record: Mapping[str, Any] | None) -> tuple[Training, ...]:
         latest = Training(
             str(record["data"]), record.get("val"), config.get("val_split"), int(config.get("seed", 0)),
             record.get("images"), record.get("image_set"), record.get("listing"), record.get("class_names"),
+            record.get("val_listing"),
         )  # fmt: skip
         return latest, *(Training(**one) for one in record.get("earlier", []))
     except (ValueError, KeyError, TypeError):
@@ -247,7 +250,7 @@ def learned_note(model: nn.Module, data: ImageSet) -> str | None:
     if not trainings:
         return None
     prints = _prints(data)
-    here = _on_these(trainings, (), prints)
+    here = [one for one in _on_these(trainings, (), prints) if one.val_listing not in prints.listed.keys() - {None}]
     if not here:
         return None
     learned, hint = len(data), "measure it on others"

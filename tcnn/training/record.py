@@ -36,7 +36,9 @@ def working_directory(sources: Sources) -> dict[str, str]:
     return {} if sources.names else {"directory": str(Path.cwd())}
 
 
-def run_record(sources: Sources, config: FinetuneConfig, start: Start, train: ImageSet) -> dict[str, Any]:
+def run_record(
+    sources: Sources, config: FinetuneConfig, start: Start, train: ImageSet, val_set: ImageSet
+) -> dict[str, Any]:
     """The record of a run in config.json and in its checkpoints.
 
     What is held out, and what a share of the images is taken of, is all that was given: of what was opened in Python
@@ -44,6 +46,7 @@ def run_record(sources: Sources, config: FinetuneConfig, start: Start, train: Im
     """
     data, val = sources.data, sources.val
     given = data if isinstance(data, ImageSet) else train.whole
+    apart = val is not None and val_set.beside(train) and not _in_both(train, val_set)
     if isinstance(sources.model, nn.Module):
         earlier = trainings_in(record_kept(sources.model))
     else:
@@ -57,6 +60,7 @@ def run_record(sources: Sources, config: FinetuneConfig, start: Start, train: Im
         "image_set": train.fingerprint(ordered=False),
         "listing": given.listing(),
         "image_count": len(given),
+        "val_listing": val_set.listing() if apart else None,
         "earlier": [one._asdict() for one in earlier],
         "weights": start.origin or ("file" if sources.weights else "pretrained" if sources.pretrained else "random"),
         "size": list(start.size),
@@ -106,9 +110,7 @@ def trained_on_too(train: ImageSet, val: ImageSet) -> list[int] | None:
     files of equal size are read. None where it is not looked into: in more than `COMPARED` images of both sets, of
     which every size would be asked for, and in images that are not files on the disk.
     """
-    same = None
-    if val.beside(train):
-        same = torch.isin(val.identities(), train.identities()).nonzero()[:, 0].tolist()
+    same = _in_both(train, val) if val.beside(train) else None
     if len(train) + len(val) > COMPARED:
         return same
     learned, measured = train.sizes(), val.sizes()
@@ -118,6 +120,12 @@ def trained_on_too(train: ImageSet, val: ImageSet) -> list[int] | None:
     sources = torch.isin(learned, measured[candidates]).nonzero()[:, 0].tolist()
     known = {train.digest(place) for place in sources} - {None}
     return sorted({*(same or ()), *(place for place in candidates if val.digest(place) in known)})
+
+
+def _in_both(train: ImageSet, val: ImageSet) -> list[int]:
+    """The places in one part of a set of its images that are in another part of it."""
+    places: list[int] = torch.isin(val.identities(), train.identities()).nonzero()[:, 0].tolist()
+    return places
 
 
 def trained_on_note(places: Sequence[int], val: ImageSet) -> str | None:

@@ -129,7 +129,7 @@ def train_run(
     fresh = point is None
     start, check = _initial_model(sources, config, train_set.class_names, fresh, device, processes, callbacks)
     teacher = _teacher(sources, config, start, train_set.class_names)
-    record = run_record(sources, config, start, train_set)
+    record = run_record(sources, config, start, train_set, val_set)
     resumed = Resumed(run, record, None if point is None else point.position) if resuming else None
     record = record if resumed is None else resumed.record
     loader = training_loader(start, train_set, config, processes, device)

@@ -193,3 +193,7 @@ def test_parts_that_share_images(first: Path, tmp_path: Path) -> None:
         )
         noted = [note for note in result.notes if f"{shared} of 12 validation images are also training images" in note]
         assert (result.val_trained_on, len(noted)) == (shared, shared > 0)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            tcnn.evaluate(tcnn.load(result.last), parts[1].subset([1, 2]), quiet=True)
+        assert ["has learned from up to 2 of these 2" in str(one.message) for one in said] == [True] * (shared > 0)
