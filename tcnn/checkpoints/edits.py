@@ -3,11 +3,15 @@ other shapes. timm's records say how a model was built, and nothing of what was 
 
 What is compared is what the function depends on in evaluation mode: dropout is no module there, stochastic depth and
 momentum are no settings, an activation is the same under each of timm's classes for it, a batch norm if it is frozen.
+A forward hook that returns nothing is taken for one that watches.
 """
 
+import dis
 import functools
+import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -28,10 +32,10 @@ Edits = dict[str, Description]
 
 NOTHING = "nothing"
 """The kind of a module that is not there, or that does nothing in evaluation mode."""
-_PASSES = (
+_PASSES = frozenset(kind.forward for kind in (
     nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
     DropPath, DropBlock2d, PatchDropout,
-)  # fmt: skip
+))  # fmt: skip
 _OF_TRAINING = re.compile(
     r"_.*|.*drop.*|training|inplace|momentum|num_classes|grad_checkpointing|fused_attn|known_hard|training_record|"
     r"coreml_exportable"
@@ -42,6 +46,15 @@ _SYNCHRONISED = {"SyncBatchNorm": "torch.nn.modules.batchnorm.BatchNorm2d",
                  "SyncBatchNormAct": "timm.layers.norm_act.BatchNormAct2d"}  # fmt: skip
 _FROZEN = {"torchvision.ops.misc.FrozenBatchNorm2d": "torch.nn.modules.batchnorm.BatchNorm2d",
            "timm.layers.norm_act.FrozenBatchNormAct2d": "timm.layers.norm_act.BatchNormAct2d"}  # fmt: skip
+_NOT_OF_FORWARD = re.compile(
+    r"(?!forward$)(" + "|".join(dir(nn.Module)) + r")|no_weight_decay|group_matcher|get_classifier|fuse|reparameterize|"
+    r"switch_to_deploy|_?(set|reset|init|load|prune)_.*"
+)
+"""Methods that no forward pass calls: PyTorch's, and those by which timm builds, trains and changes models."""
+_HOOKS = {"_forward_pre_hooks": "forward pre-hooks", "_forward_hooks": "forward hooks"}
+_WATCHING = re.compile(r"(tcnn|wandb|torch\.distributed)(\..*)?")
+"""Modules whose hooks return what they were given, or something else that changes no output."""
+OWN = "of its own"
 _MISSING = object()
 SHAPE = "'s shape"
 
@@ -71,16 +84,17 @@ def unlike(model: nn.Module, recorded: Edits) -> Iterator[tuple[str, Description
 
 def describe(module: nn.Module | None) -> Description:
     """The description of one module, without what is in it."""
-    if module is None or isinstance(module, _PASSES):
+    if module is None:
         return {"module": NOTHING}
+    if type(module).forward in _PASSES:
+        return {"module": NOTHING} | _of_its_own(module)
     told: Description = {"module": _kind(module)}
     for key, value in vars(module).items():
         if not _OF_TRAINING.fullmatch(key) and (plain := _plain(value)) is not _MISSING:
             told[key] = plain
     if isinstance(module, ConvolutionShaped):
         told |= {key: _plain(getattr(module.geometry, key)) for key in GEOMETRY} | {"content": str(module.scope)}
-    if _has_forward_of_its_own(module):
-        told["forward"] = "of its own"
+    told |= _of_its_own(module)
     without = module._non_persistent_buffers_set | {"num_batches_tracked"}  # which a frozen batch norm does not have
     for key, tensor in (*module._parameters.items(), *module._buffers.items()):
         if tensor is not None and key not in without:
@@ -97,10 +111,11 @@ def in_words(found: Mapping[str, Description], most: int = 3) -> str:
 
 def remedy(found: Mapping[str, Description]) -> str:
     """What to do before saving a model with these edits, as the end of a message; empty where nothing is known."""
-    adapted = any(str(one.get("module")).startswith("peft.") for one in found.values())
-    return (
-        "; call merge_and_unload() of peft's model before saving, and its layers are PyTorch's again" if adapted else ""
-    )
+    if any(str(one.get("module")).startswith("peft.") for one in found.values()):
+        return "; call merge_and_unload() of peft's model before saving, and its layers are PyTorch's again"
+    if any(key in _HOOKS.values() for one in found.values() for key in one):
+        return "; if a hook only watches, remove it before saving, or let it return nothing"
+    return ""
 
 
 def _words(one: Description) -> str:
@@ -112,17 +127,21 @@ def _words(one: Description) -> str:
         if key.endswith(SHAPE):
             size = "×".join(map(str, value)) if isinstance(value, list) else "none" if value is None else value
             told.append(f"{key.removesuffix(SHAPE)} {size}")
+        elif key in _HOOKS.values():
+            told.append(key if value else f"no {key}")
         else:
-            told.append(f"forward {value or 'of its class'}" if key == "forward" else f"{key}={value}")
+            told.append(
+                f"{key} {value or 'of its class'}" if key == "forward" or key.endswith("()") else f"{key}={value}"
+            )
     return ", ".join(told)
 
 
 def _compared(own: Description, other: Description, plain: nn.Module | None) -> Iterator[str]:
     """The keys that count: all of tensors, and of settings those of both; what somebody attached beside is harmless."""
     for key in {**own, **other}:
-        if key.endswith(SHAPE) or (key in own and key in other):
+        if key.endswith(SHAPE) or (key in own and key in other) or OWN in (own.get(key), other.get(key)):
             yield key
-        elif key in own and (key == "forward" or _plain(getattr(plain, key, _MISSING)) is not _MISSING):
+        elif key in own and _plain(getattr(plain, key, _MISSING)) is not _MISSING:
             yield key  # of the class until then
 
 
@@ -138,21 +157,61 @@ def _kind(module: nn.Module) -> str:
         kind = type(module) if kind is nn.Module else kind
     if _ACTIVATIONS.fullmatch(kind.__module__):
         name = re.sub(r"(Me|Jit)$", "", kind.__name__).lower()
+        name += str(getattr(module, "approximate", "none")).removeprefix("none")  # a class of its own in timm: GELUTanh
         return "silu" if name == "swish" else name
     name = f"{kind.__module__}.{kind.__qualname__}"
     return _SYNCHRONISED.get(kind.__name__) or _FROZEN.get(name, name)
 
 
-def _has_forward_of_its_own(module: nn.Module) -> bool:
-    """Whether someone set another forward pass on it than that of its class, and no wrapper of the one that it has.
+def _of_its_own(module: nn.Module) -> Description:
+    """What on a module itself changes the forward pass of its class: methods in the place of others, and hooks."""
+    own = ((key, _method(module, key)) for key, value in vars(module).items() if callable(value))
+    told: Description = {key if key == "forward" else f"{key}()": value for key, value in own if value is not None}
+    for table, name in _HOOKS.items():
+        if any(map(_changes, vars(module).get(table, {}).values())):
+            told[name] = OWN
+    return told
 
-    What takes a wrapper away, as Accelerate does, leaves the class's own behind as an attribute.
+
+def _method(module: nn.Module, key: str) -> str | None:
+    """What stands on a module in the place of a method of its class: another of its methods, or `OWN`, or nothing.
+
+    A wrapper of the method is nothing. What takes one away, as Accelerate does, leaves the class's own behind.
     """
-    own = vars(module).get("forward")
+    of_class = getattr(type(module), key, None)
+    if not callable(of_class) or _NOT_OF_FORWARD.fullmatch(key):
+        return None
+    own = vars(module)[key]
     inside = getattr(own, "__func__", own)
-    if own is None or (inside is type(module).forward and getattr(own, "__self__", module) is module):
+    if hasattr(inside, "__wrapped__") or hasattr(own, "_torchdynamo_orig_callable"):
+        return None
+    if getattr(own, "__self__", module) is module:
+        name = getattr(inside, "__name__", "")
+        if inside is of_class:
+            return None
+        if getattr(type(module), name, None) is inside:
+            return name
+    return OWN
+
+
+def _changes(hook: Callable[..., object]) -> bool:
+    """Whether a forward hook may return something, which then takes the place of what it was given."""
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    function: Any = inspect.unwrap(getattr(hook, "__func__", hook))
+    if _WATCHING.fullmatch(getattr(function, "__module__", None) or ""):
         return False
-    return not hasattr(inside, "__wrapped__") and not hasattr(own, "_torchdynamo_orig_callable")
+    code = next((one.__code__ for one in (function, type(function).__call__) if hasattr(one, "__code__")), None)
+    return code is None or any(
+        one.argval is not None
+        if one.opname == "RETURN_CONST"
+        else one.opname == "RETURN_VALUE" and not _is_none(before)
+        for before, one in pairwise(dis.get_instructions(code))
+    )
+
+
+def _is_none(instruction: dis.Instruction) -> bool:
+    return instruction.opname == "LOAD_CONST" and instruction.argval is None
 
 
 def _plain(value: object) -> Any:
