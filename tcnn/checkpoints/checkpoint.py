@@ -40,7 +40,7 @@ from tcnn.checkpoints.files import (
     record_in,
     record_kept,
 )
-from tcnn.checkpoints.filling import BUFFERS, buffer_dtypes, filled
+from tcnn.checkpoints.filling import BUFFERS, SHARED, beside, filled
 from tcnn.checkpoints.merging import APART, MERGED, merging_in
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import CheckpointError, RequestError
@@ -59,7 +59,7 @@ EDITED = "edited"
 RESERVED = frozenset(
     {
         "format", "tcnn_version", "base_model", "conversion", "verification", "pretrained_cfg", "label_names", "digest",
-        EDITED, MERGED, APART, BUFFERS, VERSIONS, EXTRA,
+        EDITED, MERGED, APART, BUFFERS, SHARED, VERSIONS, EXTRA,
     }
 )  # fmt: skip
 """Metadata keys that `save` writes itself."""
@@ -147,7 +147,7 @@ def contents(
         metadata |= state.metadata()
     except TypeError as error:
         raise RequestError(f"{type(model).__name__}: `_metadata` of its state is no JSON ({error})") from error
-    metadata |= buffer_dtypes(model, tensors)
+    metadata |= beside(model, tensors)
     if merging is not None:
         metadata |= merging.sections()
     if (note := note_of(described)) is not None:

@@ -62,7 +62,7 @@ SHAPE = "'s shape"
 def edits(model: nn.Module, plain: nn.Module) -> Edits:
     """What `model` has, module by module, where `plain`, the architecture as its name builds it, has something else."""
     found: Edits = {}
-    ours, theirs = dict(model.named_modules()), dict(plain.named_modules())
+    ours, theirs = (dict(one.named_modules(remove_duplicate=False)) for one in (model, plain))
     for name in {**ours, **theirs}:
         own, other = describe(ours.get(name)), describe(theirs.get(name))
         if own["module"] != other["module"]:
@@ -75,7 +75,7 @@ def edits(model: nn.Module, plain: nn.Module) -> Edits:
 
 def unlike(model: nn.Module, recorded: Edits) -> Iterator[tuple[str, Description]]:
     """The modules, by name, that are not as recorded, and what they are in the model."""
-    modules = dict(model.named_modules())
+    modules = dict(model.named_modules(remove_duplicate=False))
     for name, expected in recorded.items():
         found = describe(modules.get(name))
         if differs := {key: found.get(key) for key, value in expected.items() if found.get(key) != value}:

@@ -6,7 +6,8 @@ that a penalty sums). To assign them by name would leave the lists with what the
 loaded as PyTorch loads one, in place, which modules with a way of their own rely on.
 
 Buffers that are in no state dict (the filters of anti-aliasing, tables of positions) are computed anew when the
-architecture is built, in its dtype; a file says in which they were.
+architecture is built, in its dtype; a file says in which they were. It also says which names are one tensor: of what
+somebody tied by hand the architecture knows nothing.
 """
 
 import json
@@ -22,12 +23,19 @@ from tcnn.state import of_file
 
 BUFFERS = "buffer_dtypes"
 """The metadata key of the dtypes of floating-point buffers that are not in the file."""
+SHARED = "shared_tensors"
+"""The metadata key of the names that are one parameter or buffer, a list for each."""
 
 
-def buffer_dtypes(model: nn.Module, tensors: Collection[str]) -> dict[str, str]:
-    """What a file says of them: its metadata, if there are any; `tensors` are the names of those in the file."""
-    own = {name: str(one.dtype).removeprefix("torch.") for name, one in _computed(model, tensors)}
-    return {BUFFERS: json.dumps(own)} if own else {}
+def beside(model: nn.Module, tensors: Collection[str]) -> dict[str, str]:
+    """The metadata for `filled`, where there is something to say; `tensors` are the names of those in the file."""
+    dtypes = {name: str(one.dtype).removeprefix("torch.") for name, one in _computed(model, tensors)}
+    names: dict[int, list[str]] = {}
+    for name, tensor in _named_tensors(model):
+        if name in tensors:
+            names.setdefault(id(tensor), []).append(name)
+    shared = [group for group in names.values() if len(group) > 1]
+    return {key: json.dumps(found) for key, found in ((BUFFERS, dtypes), (SHARED, shared)) if found}
 
 
 def filled(
@@ -40,7 +48,8 @@ def filled(
         advice: the end of what is said of one that does not fit.
     """
     _refuse_parted(model, tensors, file)
-    memo = memo_of(model) | _cast(model, tensors, _recorded(metadata, file)) | _twins(model, tensors)
+    memo = memo_of(model) | _cast(model, tensors, _dtypes(metadata, file))
+    memo |= _twins(model, tensors, _shared(metadata, file))
     try:
         made = copied(model, memo)
         state = of_file(_to_read(model, tensors), metadata)
@@ -53,13 +62,22 @@ def filled(
     return made
 
 
-def _twins(model: nn.Module, tensors: Mapping[str, Tensor]) -> Memo:
-    """By identity, what takes the place of a model's parameters and buffers: the file's tensors."""
+def _twins(model: nn.Module, tensors: Mapping[str, Tensor], shared: Mapping[str, str]) -> Memo:
+    """By identity, what takes the place of a model's parameters and buffers: the file's tensors.
+
+    Args:
+        shared: by name, the first name of the same tensor, where it has several.
+    """
     memo: Memo = {}
+    made: dict[tuple[str, bool], Tensor] = {}
     for name, own in _named_tensors(model):
-        if id(own) not in memo and name in tensors and tensors[name].shape == own.shape:
-            given = tensors[name]
-            memo[id(own)] = nn.Parameter(given, own.requires_grad) if isinstance(own, nn.Parameter) else given
+        if name in tensors and tensors[name].shape == own.shape:
+            trained, given = isinstance(own, nn.Parameter), tensors[name]
+            key = shared.get(name, name), trained
+            twin = memo.get(id(own), made.get(key))
+            if twin is None:
+                twin = nn.Parameter(given, own.requires_grad) if trained else given
+            memo[id(own)] = made[key] = twin
     return memo
 
 
@@ -84,8 +102,8 @@ def _cast(model: nn.Module, tensors: Mapping[str, Tensor], recorded: Mapping[str
     }
 
 
-def _recorded(metadata: Mapping[str, str], file: str) -> dict[str, torch.dtype]:
-    """What `buffer_dtypes` wrote; raises `CheckpointError` for anything else."""
+def _dtypes(metadata: Mapping[str, str], file: str) -> dict[str, torch.dtype]:
+    """The dtypes that `beside` wrote; raises `CheckpointError` for anything else."""
     try:
         found = {name: getattr(torch, str(dtype)) for name, dtype in json.loads(metadata.get(BUFFERS, "{}")).items()}
     except (ValueError, AttributeError):
@@ -93,6 +111,16 @@ def _recorded(metadata: Mapping[str, str], file: str) -> dict[str, torch.dtype]:
     if not all(isinstance(one, torch.dtype) and one.is_floating_point for one in found.values()):
         raise CheckpointError(f"{file}: what it says of its buffers is damaged; copy or download it again")
     return found
+
+
+def _shared(metadata: Mapping[str, str], file: str) -> dict[str, str]:
+    """By name, the first name of the same tensor, as `beside` wrote it; raises `CheckpointError` for anything else."""
+    try:
+        return {name: first for first, *others in json.loads(metadata.get(SHARED, "[]")) for name in (first, *others)}
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"{file}: what it says of shared tensors is damaged; copy or download it again"
+        ) from error
 
 
 def _to_read(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

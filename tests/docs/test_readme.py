@@ -151,7 +151,8 @@ def test_metadata_keys(tmp_path: Path, lively) -> None:  # type: ignore[no-untyp
         "apart",
         "extra_state",
         "buffer_dtypes",
-    }  # test_edited.py, test_extra_state.py and test_computed_buffers.py have files with these
+        "shared_tensors",
+    }  # test_edited.py, test_extra_state.py, test_computed_buffers.py and test_shared.py have files with these
     assert documented == set(metadata) | others
     assert json.loads(metadata["label_names"]) == ["a", "b"]
     tensors = re.findall(r"`(?:layer4\.0\.conv2)?\.(\w+)`", " ".join(r[0] for r in rows("docs/files.md", "| tensor |")))
