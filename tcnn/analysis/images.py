@@ -86,7 +86,7 @@ def _read(images: Sequence[tuple[str, Path | Image.Image]], model: nn.Module, si
 def seen(batch: Tensor, model: nn.Module) -> Sequence[NDArray[numpy.uint8]]:
     """Pixels of model inputs: (B, C, H, W) without the normalisation, as (H, W, 3) each; grey unless colour."""
     settings: dict[str, Any] = input_settings(model)
-    mean, std = (torch.tensor(settings[name]).view(1, -1, 1, 1) for name in ("mean", "std"))
+    mean, std = (torch.tensor(settings[name], device="cpu").view(1, -1, 1, 1) for name in ("mean", "std"))
     if batch.shape[1] != len(mean[0]):
         raise RequestError(f"images: expected {len(mean[0])} channels, as the model takes, found {batch.shape[1]}")
     plain = (batch.detach().cpu().float() * std + mean) * 255

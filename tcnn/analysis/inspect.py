@@ -105,7 +105,7 @@ def _opened(model: nn.Module | str | Path, device: torch.device) -> tuple[str, n
 
 def _blank(model: nn.Module, size: Pair | None) -> Tensor:
     """A zero image, for layers whose positional attention does not depend on it."""
-    return torch.zeros(1, *input_shape(model, size))
+    return torch.zeros(1, *input_shape(model, size), device="cpu")
 
 
 def _layers(model: nn.Module, pictures: Pictures | None, size: Pair | None) -> tuple[Encoded, list[Layer]]:

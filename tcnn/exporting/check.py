@@ -106,7 +106,7 @@ def takes_other_sizes(model: nn.Module, example: Tensor) -> bool:
     for step in (1, *STEPS):
         shape = _rounded((1, channels, height * 3 // 4 | 1, width + 5), step)
         try:
-            reference(model, torch.zeros(shape))
+            reference(model, torch.zeros(shape, device="cpu"))
         except Exception as error:
             if not refuses_size(error):
                 raise failure(model, shape[1:], error, "try --fixed") from error

@@ -110,7 +110,7 @@ def export(
     refuse_without_values(model, "export")
     refuse_inference_tensors(model, "export")
     channels, height, width = input_shape(model, shape)
-    example = torch.zeros(max(batch, 2) if "batch" in dynamic else batch, channels, height, width)
+    example = torch.zeros(max(batch, 2) if "batch" in dynamic else batch, channels, height, width, device="cpu")
     model = model if place_of(model).type == "cpu" else copied(model).cpu()
     _check_size(model, example)
     notes = []

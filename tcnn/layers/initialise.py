@@ -41,7 +41,7 @@ def mimetic(channels: int, width: int, generator: torch.Generator | None = None)
     noise = torch.randn(channels, channels, generator=generator, dtype=torch.float32, device="cpu") * width**-0.5
     left, values, right = torch.linalg.svd(0.7 * noise + 0.7 * torch.eye(channels, device="cpu"))
     root = values[:width].sqrt()
-    rows = torch.zeros(2, width, channels)
+    rows = torch.zeros(2, width, channels, device="cpu")
     rows[0, : len(root)] = (left[:, :width] * root).T
     rows[1, : len(root)] = right[:width] * root[:, None]
     return rows[0], rows[1]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tcnn.config import VerificationConfig
 from tcnn.errors import RequestError
+from tcnn.models.checks import refuse_inference_tensors
 from tcnn.models.running import first_of, logits_of, replacements, told_in_one_line, weights_dtype
 from tcnn.models.trace import evaluating, input_shape
 
@@ -27,7 +28,11 @@ def randomised(
     shifts are drawn at random; normalisation statistics are those of `batch`, jittered, as training would have left
     them. Without that a deep network amplifies its rounding errors a thousandfold, and they would be taken for
     conversion errors.
+
+    Raises `RequestError` for models that do not belong together, and for one of `torch.inference_mode`.
     """
+    for model in (source, converted) if enabled else ():
+        refuse_inference_tensors(model, "randomise")
     names = _statistics(source, tuple(replacements(converted))) if enabled else []
     tensors = [dict((*model.named_parameters(), *model.named_buffers())) for model in (source, converted)]
     touched: list[tuple[Tensor, Tensor]] = []
@@ -81,7 +86,7 @@ def _calibrate(model: nn.Module, batch: Tensor, seed: int) -> None:
 
 def _random(like: Tensor, name: str, seed: int, centred: bool) -> Tensor:
     """Uniform random values in [−½, ½) or [½, 1½), the same for a name and seed on every device and in every dtype."""
-    drawn = torch.rand(like.shape, generator=generator(seed, name), dtype=torch.float64)
+    drawn = torch.rand(like.shape, generator=generator(seed, name), dtype=torch.float64, device="cpu")
     return (drawn - 0.5 if centred else drawn + 0.5).to(like)
 
 
@@ -97,9 +102,13 @@ def _statistics(source: nn.Module, replaced: tuple[str, ...]) -> list[str]:
         normalises = hasattr(module, "running_var") or "Norm" in type(module).__name__
         buffers = module.named_buffers(recurse=False) if normalises else ()
         for key, tensor in (*module.named_parameters(recurse=False), *buffers):
-            if tensor.is_floating_point() and (normalises or bool((tensor == tensor.flatten()[0]).all())):
+            if tensor.is_floating_point() and (normalises or _is_constant(tensor)):
                 names.append(f"{prefix}.{key}" if prefix else key)
     return [name for name, _ in (*source.named_parameters(), *source.named_buffers()) if name in set(names)]
+
+
+def _is_constant(tensor: Tensor) -> bool:
+    return tensor.numel() > 0 and bool((tensor == tensor.flatten()[0]).all())
 
 
 def generator(seed: int, name: str) -> torch.Generator:
@@ -109,7 +118,7 @@ def generator(seed: int, name: str) -> torch.Generator:
 
 def noise(shape: tuple[int, ...], seed: int) -> Tensor:
     """Standard normal noise in float32 on the CPU."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), device="cpu")
 
 
 def noise_images(model: nn.Module, config: VerificationConfig) -> Tensor:
@@ -122,4 +131,5 @@ def layer_noise(x: Tensor, name: str, dtype: torch.dtype, seed: int) -> Tensor:
 
     Of one image at least: what a detector does with each thing that it finds may be given none.
     """
-    return torch.randn((max(1, len(x)), *x.shape[1:]), dtype=dtype, generator=generator(seed, name)).to(x.device)
+    shape = max(1, len(x)), *x.shape[1:]
+    return torch.randn(shape, dtype=dtype, generator=generator(seed, name), device="cpu").to(x.device)

@@ -125,7 +125,7 @@ def check_fold_output(output: Path, force: bool = False) -> None:
 def measure_speed(before: nn.Module, after: nn.Module, images: Tensor | None = None) -> Speed:
     """Images per second of two models, in alternating runs, so that other load on the machine slows both down."""
     device = place_of(before)
-    given = torch.zeros(2, *input_shape(before)) if images is None else images
+    given = torch.zeros(2, *input_shape(before), device="cpu") if images is None else images
     batch = given.to(device=device, dtype=weights_dtype(before))
     seconds: tuple[list[float], list[float]] = ([], [])
     with torch.no_grad(), evaluating(before), evaluating(after):

@@ -50,8 +50,9 @@ def between(noise: Tensor, shape: torch.Size, how: Grown, order: int) -> Tensor:
             continue
         # For all maps of a size the same, so that their sums have the same pixels, too.
         count = part.shape[2] * part.shape[3]
-        chosen = torch.randperm(height * width, generator=generator(0, f"{phase} {height} {width}"))[:count]
-        chosen = chosen[torch.randperm(count, generator=generator(order, f"{phase} {height} {width}"))]
+        name = f"{phase} {height} {width}"
+        chosen = torch.randperm(height * width, generator=generator(0, name), device="cpu")[:count]
+        chosen = chosen[torch.randperm(count, generator=generator(order, name), device="cpu")]
         part.copy_(old.flatten(2)[:, :, chosen].unflatten(2, part.shape[2:]))
     return made
 
@@ -76,7 +77,7 @@ def unfolded(noise: Tensor, shape: torch.Size, maps: Mapping[Pair, tuple[Pair, P
 
 def drawn(shape: tuple[int, ...], seed: int, name: str) -> Tensor:
     """A map of noise."""
-    return torch.randn(shape, generator=generator(seed, name), dtype=torch.float32)
+    return torch.randn(shape, generator=generator(seed, name), dtype=torch.float32, device="cpu")
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
@@ -89,12 +90,12 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         own = generator(0, name)
         if not tensor.is_floating_point():
-            found[name] = torch.zeros(tensor.shape, dtype=tensor.dtype)
+            found[name] = torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
         elif tensor.dim() < 2:
-            found[name] = torch.rand(tensor.shape, generator=own, dtype=torch.float32) + 0.5
+            found[name] = torch.rand(tensor.shape, generator=own, dtype=torch.float32, device="cpu") + 0.5
         else:
             inputs = max(1, math.prod(tensor.shape[1:]))
-            row = torch.rand(len(tensor) + inputs, generator=own, dtype=torch.float32)
+            row = torch.rand(len(tensor) + inputs, generator=own, dtype=torch.float32, device="cpu")
             strides = [math.prod(tensor.shape[axis:]) for axis in range(2, tensor.dim() + 1)]
             found[name] = ((row - 0.5) * (12 / inputs) ** 0.5).as_strided(tensor.shape, (1, *strides))
     return found
