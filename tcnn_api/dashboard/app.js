@@ -61,6 +61,7 @@ function route() {
       else link.removeAttribute("aria-current");
     }
     leave = show(place, ...found.slice(1)) ?? (() => {});
+    if (key.isLent()) document.querySelector("dialog.key").close(); // it asked for what a link's page has no need of
     if (shown !== null) main.focus({ preventScroll: true });
     placed(main);
     shown = address;
@@ -211,7 +212,8 @@ function keys() {
   let asking = null;
   onKeyNeeded((had) => {
     if (dialog.open || key.isLent()) return; // a link's page says itself that it has ended
-    asking ??= key.borrow().then(async (found) => (found ? (await accept(found), changed()) : open(had))).catch(() => open(had)).finally(() => (asking = null));
+    const ask = () => key.isLent() || open(had); // unless a link was opened meanwhile
+    asking ??= key.borrow().then(async (found) => (found ? (await accept(found), changed()) : ask())).catch(ask).finally(() => (asking = null));
   });
   onKeyGiven((waited) => {
     if (asking) return; // it hears of it, too

@@ -64,6 +64,29 @@ def test_a_job_is_shared_and_the_link_revoked(server: Server, story: Story, open
     expect(guest.get_by_role("dialog")).to_have_count(0)  # nobody is asked for a key
 
 
+def test_a_link_is_opened_where_a_key_is_asked_for(server: Server, story: Story, open_page: Open) -> None:
+    """Or is about to be, when other windows have not answered yet; who goes back is asked again."""
+    _, secret = story.house.store.create_share(story.succeeded.job, "local", 60)
+    page = open_page(f"{server.url}/#/")
+    dialog = page.locator("dialog.key")
+    for _ in range(2):
+        expect(dialog).to_be_visible()
+        page.goto(f"{server.url}/#/shared/{secret}")
+        expect(page.get_by_role("heading", level=1, name="test_resnet")).to_be_visible()
+        expect(dialog).to_be_hidden()
+        page.get_by_text("The images on which they differ").click()
+        expect(page.locator(".changed code").first).to_be_visible()
+        page.go_back()
+    expect(dialog).to_be_visible()
+    page.get_by_role("heading", name="This server requires a key").press("Escape")
+    with page.expect_response(lambda answer: answer.status == 401):
+        page.evaluate("location.hash = '#/data'")
+    page.evaluate("secret => location.hash = `#/shared/${secret}`", secret)
+    expect(page.get_by_role("heading", level=1, name="test_resnet")).to_be_visible()
+    page.wait_for_timeout(400)  # for which it asks other windows
+    expect(dialog).to_be_hidden()
+
+
 @pytest.mark.slow
 def test_a_link_changes_nothing_for_whoever_has_a_key(server: Server, story: Story, open_page: Open) -> None:
     share, secret = story.house.store.create_share(story.failed.job, "local", 60)
