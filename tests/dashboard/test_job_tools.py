@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from browsing import LOOKS, Open, archive, client_of, inaccessible, open_log, sync_api
+from browsing import LOOKS, Open, archive, client_of, inaccessible, open_log, sync_api, until
 from sampled import sampled
 from serving import Server
 from story import Story
@@ -205,8 +205,47 @@ def test_a_notification_that_was_asked_for(server: Server, story: Story, open_pa
     assert page.evaluate("Notification.permission") == "default"  # nobody was asked yet
     button.click()
     expect(page.get_by_role("button", name="Will notify")).to_have_attribute("aria-pressed", "true")
-    assert page.evaluate("told") == []
+    assert page.evaluate("told.splice(0)") == [
+        "You will be notified when the job ends"
+    ]  # it shows that it can be shown
     story.house.store.finish(story.running, Result(metrics={"top1": 0.5}))
     expect(page.locator(".titled .badge")).to_have_text("✓ Succeeded")
     expect(page.get_by_role("button", name="Will notify")).to_have_count(0)
     assert page.evaluate("told") == ["Succeeded: resnet18"]
+
+
+def test_a_browser_that_shows_no_notifications_says_so(server: Server, story: Story, open_page: Open) -> None:
+    """As those of phones, where one cannot be made though permission is given: nothing is promised, nor asked for."""
+    job = story.house.submit(request={"model": "resnet18"}).id
+    page = open_page("about:blank")
+    page.add_init_script(NOTED.replace("told.push(title)", 'throw new TypeError("Illegal constructor")'))
+    page.clock.install()
+    page.goto(f"{server.url}/#/jobs/{job}")
+    page.get_by_role("button", name="Notify me").click()
+    expect(page.get_by_role("button", name="Not supported")).to_have_attribute("aria-pressed", "false")
+    asked: list[str] = []
+    page.on("request", lambda one: one.url.endswith(f"/jobs/{job}") and asked.append(one.url))
+    page.goto(f"{server.url}/#/system")
+    story.house.store.cancel(job)
+    page.clock.fast_forward(60_000)
+    expect(page.get_by_role("heading", name="Versions of this server")).to_be_visible()
+    assert asked == []
+
+
+def test_what_can_no_longer_be_shown_is_asked_for_once(server: Server, story: Story, open_page: Open) -> None:
+    job = story.house.submit(request={"model": "resnet18"}).id
+    page = open_page("about:blank")
+    page.add_init_script(NOTED)
+    page.clock.install()
+    page.goto(f"{server.url}/#/jobs/{job}")
+    page.get_by_role("button", name="Notify me").click()
+    expect(page.get_by_role("button", name="Will notify")).to_be_visible()
+    page.goto(f"{server.url}/#/system")
+    page.evaluate("void (Notification = class { constructor() { told.push('tried'); throw new TypeError('no'); } })")
+    story.house.store.cancel(job)
+    with page.expect_response(f"**/jobs/{job}"):
+        page.clock.fast_forward(10_000)
+    until(page, lambda: "tried" in page.evaluate("told"))
+    page.clock.fast_forward(60_000)
+    page.wait_for_timeout(100)
+    assert page.evaluate("told").count("tried") == 1

@@ -12,12 +12,12 @@ function begin(id) {
     if (key.isWrong()) return; // until there is another
     try {
       const job = await get(`jobs/${id}`);
-      if (!ENDED.has(job.status)) return;
+      if (!ENDED.has(job.status) || !waiting.has(id)) return;
+      end(id);
       tell(job);
     } catch (error) {
-      if (error.status !== 404) return; // later, perhaps
+      if (error.status === 404) end(id); // else later, perhaps
     }
-    end(id);
   };
   waiting.set(id, setInterval(look, EVERY));
 }
@@ -28,12 +28,22 @@ function end(id) {
 }
 
 function tell(job) {
-  const note = new Notification(`${STATUS[job.status].word}: ${title(job)}`, { body: failure(job), tag: job.id, icon: "static/dashboard/icon.svg" });
-  note.onclick = () => {
-    window.focus();
-    location.hash = `#/jobs/${job.id}`;
-    note.close();
-  };
+  show(`${STATUS[job.status].word}: ${title(job)}`, { body: failure(job), tag: job.id }, job.id);
+}
+
+/** Shows a notification, if the browser shows those of a page: on a phone it may offer them, and throw when one is made. */
+function show(words, options, id) {
+  try {
+    const note = new Notification(words, { icon: "static/dashboard/icon.svg", ...options });
+    note.onclick = () => {
+      window.focus();
+      location.hash = `#/jobs/${id}`;
+      note.close();
+    };
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 /** A button for a job that has not ended; `heard(job)` when its page learns how it stands. */
@@ -50,15 +60,24 @@ export function notifier(id) {
 
   async function ask() {
     if (waiting.has(id)) end(id);
-    else if ((await Notification.requestPermission()) === "granted") {
-      begin(id);
-      announce("The browser will notify you when the job ends.");
-    } else announce("The browser blocks notifications from this page.");
-    draw();
-    if (Notification.permission === "denied") {
-      say(element, "Blocked");
-      element.title = "Notifications from this page are blocked; you can allow them in the browser’s settings.";
+    else {
+      const given = await Notification.requestPermission();
+      if (given === "denied") return refused("Blocked", "Notifications from this page are blocked; you can allow them in the browser’s settings.");
+      if (given === "granted") {
+        if (!show("You will be notified when the job ends", { body: "As long as a window of the dashboard is open." }, id)) {
+          return refused("Not supported", "This browser shows no notifications from web pages.");
+        }
+        begin(id);
+        announce("The browser will notify you when the job ends.");
+      }
     }
+    draw();
+  }
+
+  function refused(word, why) {
+    announce(why);
+    say(element, word);
+    element.title = why;
   }
 
   draw();
