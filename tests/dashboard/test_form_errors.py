@@ -261,3 +261,25 @@ def test_a_setting_by_any_name_is_a_setting(server: Server, story: Story, open_p
     with page.expect_request("**/finetune") as sent:
         page.get_by_role("button", name="Fine-tune").click()
     assert sent.value.post_data_json["config"] == {"teacher": "toString"}
+
+
+def test_a_model_to_compare_with_is_refused_where_it_was_given(server: Server, story: Story, open_page: Open) -> None:
+    """One of the list, one of those that were written; the second place in the request, or the first."""
+    data = _add(story, f"ds_{'9' * 24}", {})
+    page = open_page(f"{server.url}/#/evaluate?job={story.succeeded.job}&dataset={data}")
+    expect(page.get_by_label("Data set", exact=True)).to_have_value(data)
+    listed, written = page.get_by_label("Compare with", exact=True), page.get_by_label("Compare with timm models")
+    button, wrong = page.get_by_role("button", name="Evaluate", exact=True), page.locator(".error:not(:empty)")
+    for names in ("resnet18, nope_model", "nope_model"):
+        written.fill(names)
+        button.click()
+        expect(written).to_have_accessible_description(re.compile(r"commas\. nope_model: no timm model of this name"))
+        expect(written).to_be_focused()
+        expect(wrong).to_have_count(1)
+    written.fill("resnet18")
+    expect(wrong).to_have_count(0)
+    gone = f"job_{'e' * 24}"
+    listed.evaluate("(list, id) => list.append(new Option(id, id, true, true))", gone)
+    button.click()
+    expect(listed).to_have_accessible_description(re.compile(f"or none\\. .*no job '{gone}'"))
+    expect(wrong).to_have_count(1)

@@ -126,8 +126,7 @@ export function showErrors(form, errors) {
       continue;
     }
     const own = control.dataset.field === name;
-    const words = message.startsWith(`${name}: `) ? message.slice(name.length + 2) : message;
-    wrong(control, own ? words : `${name.slice(control.dataset.field.length + 1) || name}: ${words}`);
+    wrong(control, own ? message : `${name.slice(control.dataset.field.length + 1) || name}: ${message}`);
     reveal(control);
     first ??= control;
   }
@@ -266,9 +265,10 @@ export function keeping(form, { more = () => ({}), changed = () => {} } = {}) {
 
 /**
  * A way to send a form: `send(control, done, prefix)` waits until its lists are there, and gives `done` what `body()` makes of it.
- * What is wrong is told beside its fields, whose names the server begins with `prefix`, and the rest in `summary`.
+ * What is wrong is told beside its fields, whose names the server begins with `prefix`, and the rest in `summary`. Where the form has
+ * another name for a field than the server, `named(name)` is that.
  */
-export function sending(form, summary, { ready, body }) {
+export function sending(form, summary, { ready, body, named = (name) => name }) {
   form.prepend(notAllowed("submit"));
   return (control, done, prefix = "") => busy(control, async () => {
     clear(form);
@@ -287,7 +287,10 @@ export function sending(form, summary, { ready, body }) {
         if (error.name === "AbortError") return;
         throw error;
       }
-      const own = (error.fields ?? []).map(({ field: name, message }) => ({ field: name.replace(prefix, ""), message: message.replace(prefix, "") }));
+      const own = (error.fields ?? []).map(({ field: name, message }) => {
+        const [place, words] = [name, message].map((one) => one.replace(prefix, ""));
+        return { field: named(place), message: words.startsWith(`${place}: `) ? words.slice(place.length + 2) : words };
+      });
       const rest = showErrors(form, own);
       const said = h("p", {}, rest.length ? rest.join("; ") : error.message);
       summary.hidden = own.length > 0 && !rest.length;

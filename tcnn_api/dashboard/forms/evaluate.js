@@ -66,6 +66,7 @@ export function show(main, query) {
     h("p", { class: "lead" }, "Measure accuracy on images that the model has not seen, and compare it with other models: by class, by corruption and severity, by image size, and image by image."), form);
 
   const references = new Map(); // of uploaded weights, by their id
+  let origins = []; // of the models to compare with, as they were sent: the field that each comes from
   const source = () => form.querySelector("input[name=source]:checked").value;
   function choose() {
     for (const [name, part] of Object.entries(parts)) part.hidden = name !== source();
@@ -126,13 +127,14 @@ export function show(main, query) {
     }, () => putAll(config, { limit }));
     if (corruptions.value) config.corruptions = SETS[corruptions.value];
     const others = [
-      ...[...against.selectedOptions].map((one) => one.value).filter(Boolean).map((id) => references.get(id) ?? (id.startsWith("ckpt_") ? { checkpoint: id } : { job: id })),
-      ...named.value.split(/[\s,;]+/).filter(Boolean).map((name) => ({ model: name })),
-    ].filter((one) => JSON.stringify(one) !== JSON.stringify(model));
-    return { ...model, config, dataset: dataset.value, ...(others.length && { against: others }) };
+      ...[...against.selectedOptions].map((one) => one.value).filter(Boolean).map((id) => [references.get(id) ?? (id.startsWith("ckpt_") ? { checkpoint: id } : { job: id }), "against"]),
+      ...named.value.split(/[\s,;]+/).filter(Boolean).map((name) => [{ model: name }, "against.timm"]),
+    ].filter(([one]) => JSON.stringify(one) !== JSON.stringify(model));
+    origins = others.map(([, origin]) => origin);
+    return { ...model, config, dataset: dataset.value, ...(others.length && { against: others.map(([one]) => one) }) };
   }
 
-  const send = sending(form, summary, { ready: () => filled, body: request });
+  const send = sending(form, summary, { ready: () => filled, body: request, named: (name) => origins[/^against\.(\d+)/.exec(name)?.[1]] ?? name });
   const posted = posting(signal);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
