@@ -41,6 +41,15 @@ def test_every_temperature_is_in_the_table(gate: float, columns: list[str], tmp_
     assert "<td>0.25</td><td>3</td></tr>" in page or len(columns) == 1
 
 
+def test_a_loss_that_is_not_finite_is_called_so_in_the_table(tmp_path: Path) -> None:
+    """Where a file has none at all nothing is told of it."""
+    row = {"kind": "epoch", "epoch": 0, "train_loss": 0.5, "val": {"top1": 0.5, "top5": None, "loss": None}}
+    (tmp_path / "metrics.jsonl").write_text(f'{json.dumps(row)}\n{{"kind": "epoch", "epoch": 1}}')
+    page = report(tmp_path)
+    assert "<td>–</td>\n<td>not finite</td><td>0.5</td>" in page
+    assert page.count("not finite</td>") == 1
+
+
 def test_one_epoch_is_a_dot() -> None:
     for drawn in gallery.training_plots(made_up.metrics(epochs=1, layers=1, heads=2)):
         assert any(line.get_marker() == "o" for line in drawn.figure.axes[0].lines)

@@ -14,6 +14,7 @@ from story import Story
 from test_charts import saved
 
 from tcnn_api.routes.jobs.files import table
+from tcnn_jobs.model.jobs import Kind
 
 expect = sync_api.expect
 PEAK = [
@@ -141,6 +142,30 @@ def test_a_loss_that_is_not_finite_is_a_gap(
     assert f"{name} not finite" in reading(page, chart, *["ArrowRight"] * gap)
     found = [row.split(",")[-1] for row in saved(page, chart, "CSV").decode().splitlines()[1:]]
     assert found == [str(loss or "nan").removesuffix(".0") for loss in DIVERGED[where]]
+    if pages == "job":
+        page.get_by_text("Numbers by epoch").click()
+        cells = page.get_by_role("region", name="Epochs").locator("tbody tr td:nth-child(3)").all_inner_texts()
+        assert cells == [str(loss or "not finite").removesuffix(".0") for loss in DIVERGED[where]]
+
+
+def test_jobs_that_cannot_have_measured_anything_are_not_asked(server: Server, story: Story, open_page: Open) -> None:
+    """A browser reports what is not there as a failed request. One that has measured is drawn all the same."""
+    data = f"ds_{'0' * 24}"
+    waiting = story.house.submit(kind=Kind.FINETUNE, request={"model": "resnet18", "dataset": data}).id
+    measuring = story._taken(kind=Kind.EVALUATE, priority=100, request={"model": "resnet18", "dataset": data}).job
+    page = open_page("about:blank")
+    failed: list[str] = []
+    page.on(
+        "response", lambda answer: "/metrics.csv" in answer.url and answer.status == 404 and failed.append(answer.url)
+    )
+    for job in (waiting, measuring, story.failed.job):
+        page.goto(f"{server.url}/#/jobs/{job}")
+        expect(page.locator(".crumb code")).to_have_text(job)
+        page.wait_for_timeout(600)  # it asks again when the stream falls silent
+    page.goto(f"{server.url}/#/compare?jobs={waiting},{measuring},{story.failed.job},{story.succeeded.job}")
+    expect(page.get_by_role("img", name=re.compile("^Training loss"))).to_be_visible()
+    assert failed == []
+    story.house.store.cancel(waiting)
 
 
 PIECES = """async () => {

@@ -3,6 +3,7 @@
 import { announce, h, isolated, say } from "../dom.js";
 import { flat } from "../components/columns.js";
 import { copies } from "./copying.js";
+import { measurements } from "../components/csv.js";
 import { ENDED, STATUS, date, deed, fault, number, percent, standing, title } from "../components/format.js";
 import { chips, editable } from "../components/labels.js";
 import { learn, mentions, renamed, worded } from "../components/names.js";
@@ -159,13 +160,8 @@ export function show(main, id) {
   }
 
   const measured = throttled(async () => {
-    const kind = state.job?.kind;
-    if (kind === "evaluate" || (kind === "transform" && !state.job.request.finetune)) return;
-    try {
-      training.draw(await (await ask(`${url}/metrics.csv`)).text());
-    } catch (error) {
-      if (error.status !== 404) throw error; // nothing was measured yet
-    }
+    const table = state.job && await measurements(state.job);
+    if (table) training.draw(table);
   }, 2500);
 
   function listen() {

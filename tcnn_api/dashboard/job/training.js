@@ -1,7 +1,6 @@
 // A card of training: its curves, and the numbers epoch by epoch, from metrics.csv.
 
 import { chart } from "../chart.js";
-import { parse } from "../components/csv.js";
 import { apart, described, value } from "../curves.js";
 import { h } from "../dom.js";
 import { number, percent } from "../components/format.js";
@@ -10,10 +9,11 @@ import { scrolling } from "../components/scrolling.js";
 /** Columns of the table: each a word and what it says of an epoch. Gates have one where they have a τ of their own. */
 function columns(rows) {
   const of = (name, format) => (row) => format(value(row[name]));
+  const loss = (name) => (row) => (row[name] !== undefined && value(row[name]) === null ? "not finite" : number(value(row[name]))); // every epoch has one
   const tau = of("temperature", number);
   return [
     ["Epoch", (row) => String(Number(row.epoch) + 1)],
-    ["Training loss", of("train_loss", number)], ["Validation loss", of("val.loss", number)], ["Top-1", of("val.top1", percent)],
+    ["Training loss", loss("train_loss")], ["Validation loss", loss("val.loss")], ["Top-1", of("val.top1", percent)],
     ...(apart(rows) ? [["τ of positions", tau], ["τ of gates", of("gate_temperature", number)]] : [["τ", tau]]),
     ["Learning rate", of("lr", number)],
   ];
@@ -32,8 +32,7 @@ export function training() {
           rows))));
   const made = new Map();
 
-  function draw(csv) {
-    const table = parse(csv);
+  function draw(table) {
     if (!table.rows.length) return;
     element.hidden = false;
     for (const options of described(table.columns, table.rows)) {

@@ -2,11 +2,11 @@
 
 import { chart } from "../chart.js";
 import { flat, measured } from "../components/columns.js";
-import { parse } from "../components/csv.js";
+import { measurements } from "../components/csv.js";
 import { apart, points } from "../curves.js";
 import { h, isolated } from "../dom.js";
 import { deed, number, percent, title } from "../components/format.js";
-import { ask, get } from "../server/http.js";
+import { get } from "../server/http.js";
 import { learn, withNames } from "../components/names.js";
 import { badge, card, trouble } from "../components/parts.js";
 import { MOST } from "./runs.js";
@@ -47,7 +47,7 @@ export function show(main, query) {
       asked.length > MOST && `At most ${MOST} runs can be compared: these are the first ${MOST} of ${asked.length}.`,
     ].filter(Boolean).map((text) => h("p", { class: "notice" }, text));
     if (!jobs.length) return place.replaceChildren(...notices, h("p", {}, h("a", { href: "#/runs" }, "All runs")));
-    const files = await Promise.all(jobs.map((job) => measurements(job.id)));
+    const files = await Promise.all(jobs.map((job) => measurements(job, { signal: leaving.signal })));
     await learn(jobs);
     const names = distinct(jobs);
     const charts = CURVES.map(({ title: word, column, kind, format, share, where }) => {
@@ -73,15 +73,6 @@ export function show(main, query) {
       charts.length ? card("Curves", h("div", { class: "charts" }, charts)) : "",
       metrics.length ? card("Results", grid("Results", heads.map((one) => one.cloneNode(true)),
         metrics.map((name) => [name, jobs.map((job) => (Object.hasOwn(job.metrics, name) ? measured(name, job.metrics[name]) : "–"))]))) : "");
-  }
-
-  async function measurements(id) {
-    try {
-      return parse(await (await ask(`jobs/${id}/metrics.csv`, { signal: leaving.signal })).text());
-    } catch (error) {
-      if (error.status !== 404) throw error;
-      return null; // of a conversion or an evaluation there are none
-    }
   }
 
   return () => leaving.abort();
