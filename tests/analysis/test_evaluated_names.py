@@ -136,3 +136,24 @@ def test_models_that_get_one_name_keep_lines_of_their_own() -> None:
     assert [list(line.get_ydata()) for line in drawn.axes[0].lines] == [[50, 50], [70, 70]]
     (chart,) = charts_of_evaluation(told.rows)
     assert [one["name"] for one in chart["series"]] == ["best.safetensors", "best.safetensors 2"]
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (0, ""),
+        (1, "Measured on 9 of 10 images; 1 image cannot be read and is left out: red/0.png"),
+        (5, "Measured on 5 of 10 images; 5 images cannot be read and are left out: "
+            "red/0.png, red/1.png, red/2.png and 2 more"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("named", [False, True])
+def test_images_that_cannot_be_read_are_told_of(count: int, said: str, named: bool, tmp_path: Path) -> None:
+    """By their names in the data set, wherever that lies; of several models by the one that could read fewest."""
+    lost = {"unreadable": tuple(f"ds_1/red/{n}.png" for n in range(count))[:4], "unreadable_count": count}
+    rows = (made_up.evaluated("a", 0.5), made_up.evaluated("b", 0.5).model_copy(update=lost))
+    found = EvaluationFile(data="ds_1", images=10, rows=rows)
+    (tmp_path / "evaluation.json").write_text(json.dumps(found.model_dump(mode="json")))
+    page = made_up.Page(str(report(tmp_path, names={"ds_1": "test.zip"} if named else None))).text
+    assert f"{'test.zip' if named else 'ds_1'}: 10 images" in page
+    assert (f"{said}." in page.splitlines()) if said else ("Measured on" not in page)

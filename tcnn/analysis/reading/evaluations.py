@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError
 
 from tcnn.config.base import Record
 from tcnn.errors import RequestError
-from tcnn.formatting import distinct
+from tcnn.formatting import distinct, some, unreadable
 
 
 class EvaluatedScore(Record):
@@ -37,6 +37,9 @@ class EvaluatedRow(Record):
     corruptions: dict[str, EvaluatedCorruption] = Field(default_factory=dict)
     corruption_top1: float | None = None
     mce: float | None = None
+    unreadable: tuple[str, ...] = ()
+    """Images that could not be read; of many the first."""
+    unreadable_count: int = 0
 
     @property
     def size(self) -> str:
@@ -57,11 +60,26 @@ class EvaluationFile(Record):
     part_lost: tuple[str, ...] = ()
     """Those of them that held a part out, which cannot be told any more."""
 
+    @property
+    def left_out(self) -> str:
+        """What is said of images that could not be read by the model that could read fewest; or nothing."""
+        worst = max(self.rows, key=lambda row: row.unreadable_count, default=None)
+        if worst is None or not worst.unreadable_count:
+            return ""
+        named, count = worst.unreadable[:3], worst.unreadable_count
+        names = ", ".join(name.removeprefix(f"{self.data}/") for name in named)
+        more = f" and {count - len(named)} more" if count > len(named) else ""
+        return f"Measured on {self.images - count} of {some(self.images, 'image')}; {unreadable(count)}: {names}{more}"
+
     def renamed(self, names: Mapping[str, str]) -> "EvaluationFile":
         """The same, with other names of the data set and of the models; of models that are called alike, numbered."""
         models = list(dict.fromkeys((*(row.model for row in self.rows), *self.trained_on, *self.part_lost)))
         called = dict(zip(models, distinct(names.get(model, model) for model in models), strict=True))
-        rows = tuple(row.model_copy(update={"model": called[row.model]}) for row in self.rows)
+        inside = [tuple(name.removeprefix(f"{self.data}/") for name in row.unreadable) for row in self.rows]
+        rows = tuple(
+            row.model_copy(update={"model": called[row.model], "unreadable": unread})
+            for row, unread in zip(self.rows, inside, strict=True)
+        )
         seen = {
             name: tuple(called[model] for model in models)
             for name, models in (("trained_on", self.trained_on), ("part_lost", self.part_lost))

@@ -150,9 +150,10 @@ function looked({ id, request }) {
 
 function drawPictures(whole, images) {
   const [one] = whole.differences;
+  const models = { over: "Before", of: "After" };
   return [
     h("p", { class: "muted" }, `${NAMES[one.of]}, vs. ${NAMES[one.over]}; the most confident answers first.`),
-    ...gallery("Newly right", one.right_images, one.newly_right, images),
-    ...gallery("Newly wrong", one.wrong_images, one.newly_wrong, images),
+    ...gallery("Newly right", one.right_images, one.newly_right, images, models),
+    ...gallery("Newly wrong", one.wrong_images, one.newly_wrong, images, models),
   ];
 }

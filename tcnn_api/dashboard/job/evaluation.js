@@ -6,7 +6,7 @@ import { count, number, percent, some } from "../components/format.js";
 import { get } from "../server/http.js";
 import { named } from "../components/names.js";
 import { trouble } from "../components/parts.js";
-import { breakable, scrolling } from "../components/scrolling.js";
+import { breakable, path, scrolling } from "../components/scrolling.js";
 import { explorer, gallery } from "./single-images.js";
 
 const FIRST = 200; // classes that a table shows
@@ -20,6 +20,7 @@ export function evaluation({ data, split, images, held_out: heldOut, trained_on:
     h("section", { class: "card" },
       h("h2", {}, "Accuracy"),
       h("p", {}, `${some(images, "image")} of ${told(data)}: ${whose}.`),
+      unread(rows, images, data),
       seen.length > 0 && h("p", { class: "notice bad" }, `${seen.map(told).join(", ")}: trained on these images, so this is not the accuracy on new ones.`),
       lost.length > 0 && h("p", { class: "notice bad" }, `${lost.map(told).join(", ")}: a part of these images was held out from training, and which part cannot be told any more, because a file name, a class or the order of the images has changed. Measure on the data set as it was, or on other images.`),
       table("Accuracy by model", ["Model", "Pixels", "Top-1", "Top-5", "Loss", "Corrupted, top-1", "mCE"],
@@ -34,6 +35,20 @@ export function evaluation({ data, split, images, held_out: heldOut, trained_on:
     classes(rows),
     ...rows.filter((row) => row.clean?.confusions?.length).map((row) => confusions(row, rows)),
     job.request.config?.examples ? single(job, data, rows, changes) : null,
+  ];
+}
+
+/** Which of the images were not measured: those of the model that could read fewest. */
+function unread(rows, images, data) {
+  const missed = (row) => row.unreadable_count ?? 0; // which results of old versions do not have
+  const worst = rows.reduce((one, other) => (missed(other) > missed(one) ? other : one), {});
+  if (!missed(worst)) return null;
+  const all = worst.unreadable_count;
+  const names = worst.unreadable.map((name) => (name.startsWith(`${data}/`) ? name.slice(data.length + 1) : name));
+  return [
+    h("p", { class: "bad" }, `Measured on ${count(images - all)} of the ${some(images, "image")}: ${count(all)} cannot be read and ${all === 1 ? "is" : "are"} left out.`),
+    h("details", {}, h("summary", {}, "Show them"), h("ul", { class: "unreadable" }, names.map((name) => h("li", {}, h("code", {}, path(name))))),
+      all > names.length && h("p", { class: "muted" }, `and ${count(all - names.length)} more.`)),
   ];
 }
 
@@ -162,8 +177,9 @@ function single(job, data, rows, changes) {
       const other = whole.rows.map((one) => explorer(one.model, data)).find(Boolean);
       place.replaceChildren(...whole.changes.flatMap((one) => {
         const looked = explorer(one.of, data) ?? explorer(one.over, data) ?? other;
-        const name = called({ ...one, model: one.of }, whole.rows);
-        return [...gallery(`${name}: newly right`, one.right_images, one.newly_right, looked), ...gallery(`${name}: newly wrong`, one.wrong_images, one.newly_wrong, looked)];
+        const models = { over: called({ ...one, model: one.over }, whole.rows), of: called({ ...one, model: one.of }, whole.rows) };
+        return [...gallery(`${models.of}: newly right`, one.right_images, one.newly_right, looked, models),
+          ...gallery(`${models.of}: newly wrong`, one.wrong_images, one.newly_wrong, looked, models)];
       }), ...whole.rows.filter((one) => one.clean).flatMap((one) =>
         gallery(`${called(one, whole.rows)}: wrong`, one.mistakes, one.clean.images - one.clean.right, explorer(one.model, data) ?? other)));
     } catch (error) {

@@ -5,15 +5,18 @@ import { count, percent } from "../components/format.js";
 import { breakable, path } from "../components/scrolling.js";
 import { key } from "../server/http.js";
 
-/** A list of images; `looked` makes the address of one in the explorer of its name, or is null where there is none. */
-export function gallery(title, images, all, looked) {
+/**
+ * A list of images; `looked` makes the address of one in the explorer of its name, or is null where there is none. `over` and `of`
+ * are what the two models are called whose answers differ.
+ */
+export function gallery(title, images, all, looked, { over, of } = {}) {
   const words = `${title}: ${count(all)}${images.length < all ? `, showing ${count(images.length)}` : ""}`;
-  return [h("h3", {}, words), images.length ? h("ul", { class: "changed" }, images.map((one) => item(one, looked))) : h("p", {}, "None.")];
+  return [h("h3", {}, words), images.length ? h("ul", { class: "changed" }, images.map((one) => item(one, looked, over, of))) : h("p", {}, "None.")];
 }
 
-function item(image, looked) {
+function item(image, looked, over, of) {
   const said = image.answer === undefined
-    ? [["Before", `${isolated(image.before)}, ${percent(image.before_confidence, 0)}`], ["After", `${isolated(image.after)}, ${percent(image.after_confidence, 0)}`]]
+    ? [[over, `${isolated(image.before)}, ${percent(image.before_confidence, 0)}`], [of, `${isolated(image.after)}, ${percent(image.after_confidence, 0)}`]]
     : [["Predicted as", `${isolated(image.answer)}, ${percent(image.confidence, 0)}`]];
   return h("li", {},
     image.thumbnail && h("img", { src: image.thumbnail, alt: "", loading: "lazy" }),
