@@ -157,3 +157,19 @@ def test_images_that_cannot_be_read_are_told_of(count: int, said: str, named: bo
     page = made_up.Page(str(report(tmp_path, names={"ds_1": "test.zip"} if named else None))).text
     assert f"{'test.zip' if named else 'ds_1'}: 10 images" in page
     assert (f"{said}." in page.splitlines()) if said else ("Measured on" not in page)
+
+
+def test_names_that_were_given_are_not_cut_at_a_slash() -> None:
+    """A job's is no path, whatever is in it; a file beside it is."""
+    rows = [made_up.evaluated(name, 0.5, size, ("fog",)) for name in ("job_1", "job_2", "a/off", "job_3")
+            for size in (64, 96)]  # fmt: skip
+    names = {"job_1": "lr 1e-3 / mixup off", "job_2": "runs//off", "job_3": "runs//off"}
+    told = EvaluationFile(data="ds_1", images=10, rows=tuple(rows)).renamed(names)
+    expected = ["lr 1e-3 / mixup off", "runs//off", "off", "runs//off 2"]
+    by_size, _ = charts_of_evaluation(told.rows)
+    assert [one["name"] for one in by_size["series"]] == expected
+    captions = [drawn.caption.partition(" under ")[0] for drawn in gallery.corruption_plots(told.rows)]
+    assert set(captions) == {f"Gain of {one} over {expected[0]}" for one in expected[1:]}
+    drawn = robustness.resolution(told.rows)
+    assert drawn is not None
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == expected

@@ -10,6 +10,12 @@ from tcnn.errors import RequestError
 from tcnn.formatting import distinct, some, unreadable
 
 
+class Given(str):
+    """A name that somebody gave: it may have a slash, and is no path."""
+
+    __slots__ = ()
+
+
 class EvaluatedScore(Record):
     """Accuracies as shares between 0 and 1."""
 
@@ -74,7 +80,8 @@ class EvaluationFile(Record):
     def renamed(self, names: Mapping[str, str]) -> "EvaluationFile":
         """The same, with other names of the data set and of the models; of models that are called alike, numbered."""
         models = list(dict.fromkeys((*(row.model for row in self.rows), *self.trained_on, *self.part_lost)))
-        called = dict(zip(models, distinct(names.get(model, model) for model in models), strict=True))
+        told = distinct(names.get(model, model) for model in models)
+        called = {model: Given(name) if model in names else name for model, name in zip(models, told, strict=True)}
         inside = [tuple(name.removeprefix(f"{self.data}/") for name in row.unreadable) for row in self.rows]
         rows = tuple(
             row.model_copy(update={"model": called[row.model], "unreadable": unread})
@@ -88,13 +95,16 @@ class EvaluationFile(Record):
 
 
 def titles(models: Iterable[str]) -> dict[str, str]:
-    """What models are called: their files without the folders before them, but with those that tell two apart.
+    """What models are called: their files without the folders before them, but with those that tell two apart; names
+    that were given stay as they are.
 
     runs/wide/best.safetensors beside runs/narrow/best.safetensors is wide/best.safetensors.
     """
-    parts = {model: Path(model).parts for model in models}
+    parts = {model: (str(model),) if isinstance(model, Given) else Path(model).parts for model in models}
 
     def title(model: str) -> str:
+        if isinstance(model, Given):
+            return model
         own, others = parts[model], [each for name, each in parts.items() if name != model]
         ends = (own[-length:] for length in range(1, len(own) + 1))
         return next((str(Path(*end)) for end in ends if all(end != each[-len(end) :] for each in others)), model)
