@@ -16,6 +16,7 @@ from serving import Server
 from story import Story, pictures
 
 import tcnn
+from tcnn.data.sources.names import COMPANIONS, EXTENSIONS, is_image, is_left_out
 from tcnn_jobs.model.jobs import Upload
 from tcnn_jobs.model.naming import Labels
 
@@ -123,7 +124,43 @@ def test_a_class_without_an_image_does_not_vanish_from_a_folder(
             return all.map((one) => one.path + (one.file ? "" : "/"));
         }"""
     )
-    assert sorted(found) == ["pets/", "pets/a/", "pets/a/1.png", "pets/c/"]
+    assert sorted(found) == ["pets/", "pets/a/", "pets/a/1.png", "pets/c/", "pets/c/1.heic"]
+
+
+def test_of_a_folder_the_page_sends_what_the_server_keeps_or_counts(
+    server: Server, open_page: Open, tmp_path: Path
+) -> None:
+    """By the same lists; of what is only counted the name alone goes, and what nobody misses stays."""
+    names = [
+        f"a/{n}{suffix}" for n, suffix in enumerate((*EXTENSIONS, *COMPANIONS, ".heic", ".JPE", ".Txt", ".", "", ".7"))
+    ]
+    names += [
+        "a/.hidden.png",
+        ".git/x",
+        "b.c/d",
+        "__MACOSX/1.png",
+        "a/Thumbs.db",
+        "thumbs.db.png",
+        "ä.ü/é.JFIF",
+        "a/b.tar.gz",
+    ]
+    page = open_page(f"{server.url}/#/data")
+    kinds = "names => import('./static/dashboard/uploads/packing.js').then(({ kindOf }) => names.map(kindOf))"
+    expected = ["image" if is_image(name) else "missed" if is_left_out(name) else None for name in names]
+    assert page.evaluate(kinds, names) == expected
+    assert page.evaluate(kinds, ["a/Icon\r", "a/b\\c"]) == [None, None]  # names that the server would refuse
+    for name in ("a/1.png", "a/2.jfif", "b/1.pbm", "b/2.jp2"):
+        (tmp_path / "pets" / name).parent.mkdir(parents=True, exist_ok=True)
+        image = Image.new("RGB", (8, 8))
+        image.save(tmp_path / "pets" / name, {"j": "JPEG", "p": "PNG"}[name[4]])
+    for name in ("a/3.heic", "b/4.HEIC", "a/1.txt", "b/.hidden", "note.heic"):
+        (tmp_path / "pets" / name).write_bytes(b"0" * 100_000)
+    page.get_by_label("A folder of class folders").set_input_files(tmp_path / "pets")
+    said = "4 images of 2 classes (a, b). Left out: 2 files without the extension of an image."
+    expect(page.locator(".sending .sent")).to_contain_text(said)
+    with client_of(server) as client:
+        made = client.get("/datasets").json()["data"][0]
+    assert (made["images"], made["left_out"]) == (4, 2) and made["size"] < 50_000
 
 
 def test_jobs_that_mention_a_data_set_do_not_use_it(server: Server, story: Story, open_page: Open) -> None:

@@ -19,7 +19,10 @@ new ResizeObserver(() => document.documentElement.style.setProperty("--outbox", 
 
 /** What the server found in an upload, in a line. */
 export function found(made) {
-  if (made.classes) return `${some(made.images, "image")} of ${some(made.classes.length, "class", "classes")} (${made.classes.slice(0, 5).map(isolated).join(", ")}${made.classes.length > 5 ? ", …" : ""}).`;
+  if (made.classes) {
+    const missed = made.left_out ? ` Left out: ${some(made.left_out, "file")} without the extension of an image.` : "";
+    return `${some(made.images, "image")} of ${some(made.classes.length, "class", "classes")} (${made.classes.slice(0, 5).map(isolated).join(", ")}${made.classes.length > 5 ? ", …" : ""}).${missed}`;
+  }
   if (made.tensors) return `${some(made.tensors, "tensor")}${made.architecture ? ` of ${made.architecture}` : ""}.`;
   return `${made.base_model}.`;
 }

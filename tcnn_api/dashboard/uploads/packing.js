@@ -1,16 +1,36 @@
 // A folder of images as one tar, which the browser reads from the disk while it is sent: nothing of it is held in memory.
 
 const BLOCK = 512;
-const IMAGE = /\.(jpe?g|png|webp|bmp|gif|tiff?|ppm|pgm)$/i; // what the server keeps of an archive
 const letters = new TextEncoder();
 
+// As the server's names.py has them: what it keeps, what nobody misses, and what an operating system leaves behind.
+const IMAGES = ["jpg", "jpeg", "jpe", "jfif", "mpo", "png", "apng", "webp", "avif", "avifs", "bmp", "gif", "tif", "tiff", "jp2", "j2k", "j2c", "jpc",
+  "jpf", "jpx", "ico", "ppm", "pgm", "pbm", "pnm"];
+const COMPANIONS = ["txt", "md", "html", "json", "jsonl", "xml", "yaml", "yml", "csv", "tsv", "ini", "log", "cls", "npy", "npz", "mat", "pfm"];
+const JUNK = /(^|\/)(\.|(__macosx|thumbs\.db)(\/|$))/i;
+
+/** Whether a file is sent, by its path: an `image`, one that may be `missed`, of which the server counts the name, or neither, null. */
+export function kindOf(path) {
+  const extension = /(?<=\.)[^./]*$/.exec(path)?.[0].toLowerCase();
+  if (JUNK.test(path) || COMPANIONS.includes(extension)) return null;
+  if (IMAGES.includes(extension)) return "image";
+  return /[\p{Cc}\\]/u.test(path) ? null : "missed"; // a name that the server refuses, such as that of a folder's icon on a Mac
+}
+
+/** What is sent of a file that `read()` resolves with: all of an image, the name of what may be missed. */
+async function sent(path, read) {
+  const kind = kindOf(path);
+  return kind ? [{ path, kind, file: kind === "image" ? await read() : new File([], path) }] : [];
+}
+
 /**
- * The images in what was dropped: `[{path, file}]` of a folder's entry, with the paths below it; and its folders, which have
- * no file: a class without a single image is for the server to notice, and not to vanish here.
+ * What is sent of what was dropped: `[{path, kind, file}]` of a folder's entry, with the paths below it; and its folders, which
+ * have no file: a class without a single image is for the server to notice, and not to vanish here.
  */
 export async function filesOf(entry, above = "") {
   const path = above + entry.name;
-  if (entry.isFile) return IMAGE.test(path) ? [{ path, file: await new Promise((resolve, reject) => entry.file(resolve, reject)) }] : [];
+  if (entry.isFile) return sent(path, () => new Promise((resolve, reject) => entry.file(resolve, reject)));
+  if (JUNK.test(path)) return [];
   const reader = entry.createReader();
   const found = [{ path, file: null }];
   for (;;) {
@@ -21,10 +41,11 @@ export async function filesOf(entry, above = "") {
 }
 
 /** The same of a folder that was chosen in a field. */
-export function chosenFiles(list) {
+export async function chosenFiles(list) {
   const all = [...list].map((file) => ({ path: file.webkitRelativePath || file.name, file }));
   const folders = new Set(all.flatMap(({ path }) => path.split("/").slice(0, -1).map((_, depth, parts) => parts.slice(0, depth + 1).join("/"))));
-  return [...[...folders].map((path) => ({ path, file: null })), ...all.filter(({ path }) => IMAGE.test(path))];
+  const files = await Promise.all(all.map(({ path, file }) => sent(path, async () => file)));
+  return [...[...folders].filter((path) => !JUNK.test(path)).map((path) => ({ path, file: null })), ...files.flat()];
 }
 
 /** An uncompressed tar, since images do not compress; in one order, so that the same folder is the same file. */

@@ -44,7 +44,7 @@ export function dropZone({ label, hint, accept, route, folders = false }) {
   function packed(name, listing) {
     add(name, async () => {
       const files = await listing();
-      if (!files.some((one) => one.file)) throw new Error("There are no images in this folder.");
+      if (!files.some((one) => one.kind === "image")) throw new Error("There are no images in this folder.");
       return tar(name, files);
     });
   }
@@ -55,8 +55,8 @@ export function dropZone({ label, hint, accept, route, folders = false }) {
   });
   if (folder) {
     folder.addEventListener("change", () => {
-      const files = chosenFiles(folder.files);
-      if (folder.files.length) packed(folder.files[0].webkitRelativePath.split("/")[0], async () => files);
+      const files = chosenFiles(folder.files); // at once: the field is emptied
+      if (folder.files.length) packed(folder.files[0].webkitRelativePath.split("/")[0], () => files);
       folder.value = "";
     });
   }
