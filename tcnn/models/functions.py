@@ -70,7 +70,7 @@ class Functions:
         if isinstance(value, FunctionType):
             return self._function(value)
         if isinstance(value, MethodType):
-            return MethodType(self._renewed(value.__func__), self._renewed(value.__self__))
+            return self._method(value)
         if isinstance(value, BuiltinMethodType):
             return getattr(self._renewed(value.__self__), value.__name__)
         if isinstance(value, functools.partial):
@@ -86,6 +86,14 @@ class Functions:
                 twin[key] = self._renewed(part)
             return twin
         return functools.lru_cache(**value.cache_parameters())(self._renewed(value.__wrapped__))
+
+    def _method(self, old: MethodType) -> MethodType:
+        """The method of what the copy has; of a layer of another class in its place, the method of the same name."""
+        function: Any = old.__func__
+        owner, name = self._renewed(old.__self__), getattr(function, "__name__", "")
+        if type(owner) is not type(old.__self__) and getattr(type(old.__self__), name, None) is function:
+            function = getattr(type(owner), name, function)
+        return MethodType(self._renewed(function), owner)
 
     def _function(self, old: FunctionType) -> FunctionType:
         """The function with other variables, where these refer to the model; all others are one for both."""

@@ -131,6 +131,29 @@ def test_a_converted_model_runs_its_own_layers(way: str, tmp_path: Path) -> None
     assert torch.equal(source(x), expected)
 
 
+class Twice(nn.Module):
+    """Runs its convolution, and then by a closure over the convolution's method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+        run = self.conv.forward
+        self.again = lambda x: 2 * run(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.again(self.conv(x)).mean((2, 3))
+
+
+@torch.no_grad()
+def test_a_method_of_a_layer_is_that_of_the_layer_in_its_place() -> None:
+    source, x = Twice().double().eval(), image(SIZE, double=True)
+    model = tcnn.convert(source, target="conv", input_size=SIZE).model
+    assert tcnn.verify(source, model).passed
+    model.conv.proj.mul_(1.5)
+    for one in (model, tcnn.fuse(model), tcnn.fold(model, source=source).model):
+        assert relative_error(one(x), model(x)) < 1e-12 < 1e-2 < relative_error(one(x), source(x))
+
+
 def test_what_is_outside_of_the_model_is_shared() -> None:
     seen: list[float] = []
     count = 0
