@@ -89,7 +89,7 @@ def test_what_would_end_the_run_ends_the_plan(
     little.write_text("MemAvailable: 100 kB\n")
     monkeypatch.setattr(memory, "MEMINFO", little)
     monkeypatch.setattr(planned, "step_bytes", lambda model, made, shape, *others: shape[0] << 20)
-    found = tcnn("plan", "test_resnet", "--data", photos, "--val-split", "0.2", *QUICK, "--size", "64")
+    found = tcnn("plan", "test_resnet", "--data", photos, "--val-split", "0.2", *QUICK)
     assert found.code == 4
     assert found.err.startswith("problem: memory: 8 images at once do not fit into the 0.000102 GB free on cpu")
     assert "computed, with 1 images" not in found.out
