@@ -14,13 +14,22 @@ class Printed:
 
 def some(count: int, noun: str) -> str:
     """A number of things: 1 image, 2 images, 2 classes."""
-    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
-    return f"{count} {noun}{ending}"
+    return f"{count} {plural(count, noun)}"
+
+
+def plural(count: float, noun: str) -> str:
+    """The noun as it stands behind a number that is written in a way of its own: 1,024 images, 0.5 minutes."""
+    return noun if count == 1 else f"{noun}es" if noun.endswith("s") else f"{noun}s"
+
+
+def are(count: int) -> str:
+    """The verb of so many things: one is, two are."""
+    return "is" if count == 1 else "are"
 
 
 def unreadable(images: int) -> str:
     """What is said of so many files that are no images."""
-    return f"{some(images, 'image')} cannot be read and {'is' if images == 1 else 'are'} left out"
+    return f"{some(images, 'image')} cannot be read and {are(images)} left out"
 
 
 def few(names: Sequence[str]) -> str:

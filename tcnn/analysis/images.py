@@ -18,6 +18,7 @@ from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import transform_for
 from tcnn.evaluation.predict import Shown, named_images
 from tcnn.files import path_of
+from tcnn.formatting import some
 from tcnn.layers.terms.positions import Pair
 from tcnn.models.checks import refuse_other_images
 from tcnn.models.trace import input_settings
@@ -88,7 +89,9 @@ def seen(batch: Tensor, model: nn.Module) -> Sequence[NDArray[numpy.uint8]]:
     settings: dict[str, Any] = input_settings(model)
     mean, std = (torch.tensor(settings[name], device="cpu").view(1, -1, 1, 1) for name in ("mean", "std"))
     if batch.shape[1] != len(mean[0]):
-        raise RequestError(f"images: expected {len(mean[0])} channels, as the model takes, found {batch.shape[1]}")
+        raise RequestError(
+            f"images: expected {some(len(mean[0]), 'channel')}, as the model takes, found {batch.shape[1]}"
+        )
     plain = (batch.detach().cpu().float() * std + mean) * 255
     plain = plain if batch.shape[1] == 3 else plain.mean(1, keepdim=True)
     plain = plain.round().clamp(0, 255).to(torch.uint8)

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from tcnn.config.base import Frozen
 from tcnn.config.conversion import ConversionConfig
 from tcnn.config.values import MOST, MOST_PIXELS, NEVER, AutoAmp, Device, Side, Size, Temperature, setting
+from tcnn.formatting import some
 from tcnn.processes import MOST_WORKERS
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -250,17 +251,16 @@ class FinetuneConfig(Frozen):
 
     @model_validator(mode="after")
     def _consistent(self) -> "FinetuneConfig":
+        epochs = f"the {some(self.epochs, 'epoch')}"
         if self.convert_at is not None and not self.convert:
             raise ValueError("convert_at: expected convert to be true as well; --no-convert trains the CNN to the end")
         if self.convert_at is not None and self.convert_at >= self.epochs:
-            raise ValueError(f"convert_at: expected less than the {self.epochs} epochs, found {self.convert_at}")
+            raise ValueError(f"convert_at: expected less than {epochs}, found {self.convert_at}")
         if self.epochs / self.fraction > MOST:
-            raise ValueError(
-                f"fraction: expected {self.epochs / MOST:g} or more, as epochs grow by its inverse, up to {MOST}; "
-                f"found {self.fraction:g}"
-            )
+            least = f"{self.epochs / MOST:g} or more, as epochs grow by its inverse, up to {MOST}"
+            raise ValueError(f"fraction: expected {least}; found {self.fraction:g}")
         if self.warmup > self.epochs:
-            raise ValueError(f"warmup_epochs: expected at most the {self.epochs} epochs, found {self.warmup:g}")
+            raise ValueError(f"warmup_epochs: expected at most {epochs}, found {self.warmup:g}")
         if self.matching and not (self.convert and self.anneal == "warmup" and self.filters == "pretrained"):
             raise ValueError("matching: expected a T-CNN with pretrained filters that is annealed; give it matching=0")
         if self.cuda_graph and (self.compile or self.matching or self.amp == "float16"):

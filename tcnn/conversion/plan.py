@@ -17,6 +17,7 @@ from tcnn.conversion.strides.layers import NONE, StrideRemoval
 from tcnn.conversion.strides.removal import remove_stride
 from tcnn.conversion.ties import ties
 from tcnn.errors import RequestError
+from tcnn.formatting import some
 from tcnn.layers.filters import geometry_of, is_standardised
 from tcnn.layers.gpsa import default_head_dim
 from tcnn.layers.terms import kinds, positions, scopes
@@ -147,8 +148,8 @@ def plan_conversion(model: nn.Module, config: ConversionConfig) -> Plan:
         term = kinds.of_convolution(config.position, geometry, 1, config.position_reach)
         if config.head_dim is not None and config.head_dim > max(conv.in_channels, 8):
             raise RequestError(
-                f"head_dim: {name} reads {conv.in_channels} channels, and a wider head tells nothing more; expected at "
-                f"most {max(conv.in_channels, 8)}, got {config.head_dim}"
+                f"head_dim: {name} reads {some(conv.in_channels, 'channel')}, and a wider head tells nothing more; "
+                f"expected at most {max(conv.in_channels, 8)}, got {config.head_dim}"
             )
         replacements.append(
             Replacement(

@@ -8,7 +8,7 @@ from tcnn.config import ConversionConfig, PositionKind
 from tcnn.config.base import Record
 from tcnn.config.conversion import as_kept
 from tcnn.errors import RequestError
-from tcnn.formatting import Printed
+from tcnn.formatting import Printed, some
 
 STANDARDISATION_ENDED = "weight standardisation ended: the standardised filter was loaded"
 """The note of a layer whose convolution standardised its weight."""
@@ -80,7 +80,7 @@ class ConversionReport(Printed, Record):
         lines = [f"{self.base_model}: {self.stage if self.config.target else f'stage {self.stage}'}"]
         for layer in self.layers:
             kernel = "×".join(map(str, layer.kernel_size))
-            width = f"{layer.heads} heads of width {layer.head_dim}"
+            width = f"{some(layer.heads, 'head')} of width {layer.head_dim}"
             lines.append(f"{layer.name}: {layer.source} {kernel}, {layer.in_channels} → {layer.out_channels}, {width}")
         lines += [f"left alone: {skipped.name}: {skipped.reason}" for skipped in self.skipped]
         return "\n".join([*lines, f"parameters: {self.parameters_before:,} → {self.parameters_after:,}"])

@@ -13,6 +13,7 @@ from tcnn.config import ConversionConfig
 from tcnn.conversion.stages import Stage, find_stages, is_spatial, map_area, pick, reads_image
 from tcnn.conversion.ties import inseparable
 from tcnn.errors import NothingToConvertError
+from tcnn.formatting import some
 from tcnn.layers.filters import refusal
 from tcnn.models.trace import Step, input_shape
 
@@ -173,7 +174,7 @@ def _nothing_in(
     model: nn.Module, steps: list[Step], stages: list[Stage], stage: Stage, skipped: tuple[tuple[str, str], ...]
 ) -> str:
     """The message for a stage without a k×k convolution: what was looked at, and which stages have some."""
-    looked = f"looked at {len(steps[stage.start : stage.stop])} layers of stage {stage.label}"
+    looked = f"looked at {some(len(steps[stage.start : stage.stop]), 'layer')} of stage {stage.label}"
     passed = "; ".join(f"{name}: {reason}" for name, reason in skipped[:4])
     message = f"{_title(model)}: no k×k convolution to convert ({looked}{'; ' + passed if passed else ''})"
     others = []

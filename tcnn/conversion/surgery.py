@@ -17,6 +17,7 @@ from tcnn.conversion.strides.layers import strideless_layers
 from tcnn.conversion.ties import tie
 from tcnn.conversion.timm_tools import keep_changed_blocks, sign
 from tcnn.errors import NothingToConvertError, RequestError, UnsupportedLayerError
+from tcnn.formatting import some
 from tcnn.layers.filters import geometry_of
 from tcnn.layers.folded import FoldedGPSA2d
 from tcnn.layers.gpsa import GPSA2d
@@ -157,7 +158,7 @@ def _folded(conv: nn.Conv2d, replacement: Replacement, fold: FoldRecord) -> Fold
     geometry = geometry_of(conv)
     expected = geometry.heads + replacement.content_heads
     if len(fold.heads) != expected:
-        raise UnsupportedLayerError(f"{replacement.name}: expected {expected} heads, found {len(fold.heads)}")
+        raise UnsupportedLayerError(f"{replacement.name}: expected {some(expected, 'head')}, found {len(fold.heads)}")
     return FoldedGPSA2d(
         conv.in_channels, conv.out_channels, geometry, conv.groups, conv.bias is not None, replacement.head_dim,
         fold.heads, fold.value, conv.weight.device, conv.weight.dtype, replacement.content, replacement.position,

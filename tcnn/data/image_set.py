@@ -29,7 +29,7 @@ from tcnn.data.sources.tar import open_tar
 from tcnn.data.sources.torchvision_sets import ArraySource, open_torch
 from tcnn.data.transforms import training_transform
 from tcnn.errors import RequestError, TcnnError, one_line
-from tcnn.formatting import some
+from tcnn.formatting import are, some
 
 __all__ = ["ImageSet", "UnreadableImage", "class_balanced", "open_dataset", "split_off", "training_transform"]
 
@@ -221,7 +221,8 @@ def open_dataset(
         raise RequestError(f"{spec}: no images in split {split!r}")
     targets = torch.from_numpy(found.labels)
     if wrong := [label for label in targets.aminmax() if not 0 <= label < len(found.names)]:
-        raise RequestError(f"{spec}: an image has the label {int(wrong[0])}, and there are {len(found.names)} classes")
+        there = f"there {are(len(found.names))} {some(len(found.names), 'class')}"
+        raise RequestError(f"{spec}: an image has the label {int(wrong[0])}, and {there}")
     if class_names is not None:
         targets = renumbered(targets, found.names, class_names, str(spec))
     check_class_names(found.names, str(spec))

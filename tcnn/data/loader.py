@@ -170,7 +170,7 @@ class TrainingLoader(_Loader):
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from `start_step` on: (steps − start_step) · micro_batches of them."""
         if not 0 <= start_step <= self.steps:
-            raise RequestError(f"an epoch has {self.steps} steps; cannot start at step {start_step}")
+            raise RequestError(f"an epoch has {some(self.steps, 'step')}; cannot start at step {start_step}")
         order = epoch_order(self._count, epoch, self._seed, self._batch_size, self._repeats)
         return self._pass(self._planned(order, epoch, start_step))
 

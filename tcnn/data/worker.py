@@ -21,6 +21,7 @@ from tcnn.data.image_set import ImageSet
 from tcnn.data.order import sample_seed
 from tcnn.data.transforms import Transform
 from tcnn.errors import EnvironmentFailure, TcnnError, readable
+from tcnn.formatting import some
 from tcnn.processes import die_with_parent
 
 Item = tuple[int, int, int]
@@ -86,7 +87,7 @@ class Samples:
                     return None
                 last = error
         raise EnvironmentFailure(
-            f"{min(len(self.data), MAX_UNREADABLE)} images in a row cannot be read, the last one {last}; "
+            f"{some(min(len(self.data), MAX_UNREADABLE), 'image')} in a row cannot be read, the last one {last}; "
             "is the data set still there?"
         )
 

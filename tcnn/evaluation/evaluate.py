@@ -36,6 +36,7 @@ from tcnn.evaluation.held_out import learned_note
 from tcnn.evaluation.outputs import answers, outputs_for, outputs_of, ranks, scored
 from tcnn.evaluation.scores import ClassScore, Evaluation, confusions
 from tcnn.folding.fold import fused
+from tcnn.formatting import some
 from tcnn.models.checks import refuse_without_values, unwrapped
 from tcnn.models.running import place_of, usable_device, weights_dtype
 from tcnn.models.trace import evaluating, input_settings, input_shape
@@ -132,7 +133,7 @@ def evaluate(
         data = data.numbered_as(names)
     at_least(1, world=world)
     if not 0 <= rank < world:
-        raise RequestError(f"rank: expected 0 to {world - 1}, of {world} processes, found {rank}")
+        raise RequestError(f"rank: expected 0 to {world - 1}, of {some(world, 'process')}, found {rank}")
     if world > 1 and not (dist.is_available() and dist.is_initialized()):
         raise RequestError(f"evaluate: {world} processes need torch.distributed.init_process_group first")
     for note in filter(None, (data.left_out, learned_note(model, data)) if warn and rank == 0 else ()):

@@ -263,10 +263,8 @@ def learned_note(model: nn.Module, data: ImageSet) -> str | None:
     if not learned:
         return None
     most = "" if all(_unchanged(one, prints) for one in here) else "up to "  # it may have been a part of them
-    return (
-        f"the model has learned from {most}{learned} of these {len(data)} images, so this tells nothing about others; "
-        f"{hint}"
-    )
+    which = "this image" if len(data) == 1 else f"{most}{learned} of these {len(data)} images"
+    return f"the model has learned from {which}, so this tells nothing about others; {hint}"
 
 
 def _files(models: Sequence[str], weights: Path | None, given: Given) -> Sequence[str | nn.Module]:

@@ -17,7 +17,7 @@ from timm.data import ImageNetInfo
 from tcnn.data.sources.names import class_name
 from tcnn.errors import RequestError
 from tcnn.evaluation.corruptions import CORRUPTIONS, SEVERITIES
-from tcnn.formatting import few
+from tcnn.formatting import few, some
 
 Layout = Literal["plain", "imagenet-c", "imagenet-a", "imagenet-r"]
 VARIANTS: tuple[Layout, ...] = ("imagenet-a", "imagenet-r")
@@ -92,14 +92,15 @@ def map_classes(
         names = _output_names(synsets(layout), outputs, label_names)
         if names is None or not set(synsets(layout)) <= set(names):
             raise RequestError(
-                f"{model}: {layout} needs a model of ImageNet's 1,000 classes; this one tells {outputs} others apart"
+                f"{model}: {layout} needs a model of ImageNet's 1,000 classes; "
+                f"this one tells {some(outputs, 'other')} apart"
             )
         return ClassMapping(synsets(layout), tuple(names.index(name) for name in synsets(layout)))
     names = _output_names(class_names, outputs, label_names)
     if names is None:
         if len(class_names) != outputs:
             raise RequestError(
-                f"{model} tells {outputs} classes apart, {data} has {len(class_names)} ({few(class_names)}); "
+                f"{model} tells {some(outputs, 'class')} apart, {data} has {len(class_names)} ({few(class_names)}); "
                 "fine-tune the model on these classes, or name a data set of its own"
             )
         return ClassMapping(None, None)

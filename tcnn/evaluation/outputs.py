@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.errors import RequestError, TcnnError, out_of_memory, shorten
+from tcnn.formatting import some
 from tcnn.models.trace import check_size, input_shape
 
 
@@ -63,8 +64,8 @@ def outputs_of(model: nn.Module, images: Tensor) -> Any:
         channels = input_shape(model)[0]
         if channels != images.shape[1]:
             raise RequestError(
-                f"data: expected images of {channels} channels, as the model takes, found {images.shape[1]}; open them "
-                f"with in_chans={channels}"
+                f"data: expected images of {some(channels, 'channel')}, as the model takes, found {images.shape[1]}; "
+                f"open them with in_chans={channels}"
             ) from error
         check_size(model, (images.shape[2], images.shape[3]))  # says what a model of Python's cannot do with any image
         raise
@@ -78,11 +79,11 @@ def scored(logits: Any, columns: Tensor | None, classes: int) -> Tensor:
     outputs = logits.shape[1]
     if columns is None:
         if outputs != classes:
-            raise RequestError(f"the model tells {outputs} classes apart, the data set has {classes}")
+            raise RequestError(f"the model tells {some(outputs, 'class')} apart, the data set has {classes}")
         return logits
     if len(columns) != classes or not all(0 <= one < outputs for one in columns.tolist()):
         raise RequestError(
-            f"class_subset: expected one of the model's {outputs} outputs for each of the data set's {classes} "
-            f"classes, found {shorten(str(columns.tolist()), 60)}"
+            f"class_subset: expected one of the model's {some(outputs, 'output')} for each of the data set's "
+            f"{some(classes, 'class')}, found {shorten(str(columns.tolist()), 60)}"
         )
     return logits[:, columns]

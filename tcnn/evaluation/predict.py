@@ -23,7 +23,7 @@ from tcnn.errors import RequestError, readable, shorten
 from tcnn.evaluation.evaluate import Amp, Progress, transform_for
 from tcnn.evaluation.outputs import first
 from tcnn.folding.fold import fused
-from tcnn.formatting import Printed
+from tcnn.formatting import Printed, some
 from tcnn.models.checks import refuse_other_images, refuse_without_values, unwrapped
 from tcnn.models.running import place_of, usable_device, weights_dtype
 from tcnn.models.trace import check_size, evaluating, input_shape
@@ -128,7 +128,7 @@ def predict(
     model = unwrapped(model, only_run=True)
     refuse_without_values(model, "predict")
     if isinstance(images, Tensor) and images.shape[1] != (channels := input_shape(model)[0]):
-        raise RequestError(f"images: expected {channels} channels, as the model takes, found {images.shape[1]}")
+        raise RequestError(f"images: expected {some(channels, 'channel')}, as the model takes, found {images.shape[1]}")
     if size is not None:
         check_size(model, sides_of(size))
     place = usable_device(device) if device is not None else place_of(model)

@@ -183,8 +183,8 @@ def _outputs(model: nn.Module, name: str) -> dict[str, tuple[int, ...]]:
         return own
     if classes != len(synsets()):
         raise RequestError(
-            f"{name}: tells {classes} classes apart; --shape-bias needs ImageNet's 1,000, or the categories "
-            f"{', '.join(CATEGORIES)}"
+            f"{name}: expected ImageNet's 1,000 classes for --shape-bias, or the categories {', '.join(CATEGORIES)}; "
+            f"found {classes}"
         )
     return members(synsets())
 

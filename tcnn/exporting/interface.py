@@ -94,7 +94,7 @@ class ExplorerReport(Printed, Record):
         lines = (
             f"shows {some(len(self.layers), 'layer')} on images of {'×'.join(map(str, self.size))}",
             f"same as PyTorch: {logits}weights of attention within {self.attention_error:.1e}",
-            f"wrote {self.output} ({len(self.files)} files, {total}B) in {self.seconds:.1f} s",
+            f"wrote {self.output} ({some(len(self.files), 'file')}, {total}B) in {self.seconds:.1f} s",
             f"look at it: python3 -m http.server --bind 127.0.0.1 --directory {shlex.quote(self.output)}",
         )
         return "\n".join(lines)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tcnn.errors import NothingToConvertError, RequestError
 from tcnn.folding.report import PrunedHead
+from tcnn.formatting import are, plural, some
 from tcnn.layers.terms.kinds import Position
 from tcnn.layers.terms.positions import Pair
 from tcnn.layers.terms.quadratic import Quadratic
@@ -125,9 +126,9 @@ def hand_over(parts: Tensor, removed: Sequence[PrunedHead]) -> None:
 def nothing_left(name: str, heads: int, removed: Sequence[PrunedHead], far: float | None) -> RequestError:
     """The refusal where a layer would have no head."""
     return RequestError(
-        f"{name}: all of its {heads} heads would be removed "
+        f"{name}: {'its only head' if heads == 1 else f'all of its {heads} heads'} would be removed "
         f"({', '.join(sorted({head.reason for head in removed}))}), and nothing would be left of the layer"
-        + ("" if far is None else f"; give a larger distance than {far:g} pixels")
+        + ("" if far is None else f"; give a larger distance than {_pixels(far)}")
     )
 
 
@@ -135,14 +136,20 @@ def nothing_to_prune(far: float | None, same: float, taps: int = 0, heads: int =
     """The refusal where every one of the heads stays, as many of them because they are `taps` of a convolution."""
     if taps and taps == heads:
         return NothingToConvertError(
-            f"no head to prune: all {heads} are exactly a tap of a convolution, which tcnn fold folds them into"
+            f"no head to prune: {'the only one is' if heads == 1 else f'all {heads} are'} exactly a tap of a "
+            f"convolution, which tcnn fold folds {'it' if heads == 1 else 'them'} into"
         )
-    but = f" but those of {taps} heads that are exactly a tap of a convolution (tcnn fold folds them)" if taps else ""
+    folds = f"that {are(taps)} exactly a tap of a convolution (tcnn fold folds {'it' if taps == 1 else 'them'})"
+    but = f" but those of {some(taps, 'head')} {folds}" if taps else ""
     return NothingToConvertError(
-        f"no head to prune: every centre{but} lies within {'the map' if far is None else f'{far:g} pixels'} and more "
-        f"than {same:g} pixels from those of its layer"
+        f"no head to prune: every centre{but} lies within {'the map' if far is None else _pixels(far)} and more "
+        f"than {_pixels(same)} from those of its layer"
     )
 
 
 def _distance(one: list[float], other: list[float]) -> float:
     return float(((one[0] - other[0]) ** 2 + (one[1] - other[1]) ** 2) ** 0.5)
+
+
+def _pixels(distance: float) -> str:
+    return f"{distance:g} {plural(distance, 'pixel')}"

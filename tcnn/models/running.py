@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tcnn.errors import EnvironmentFailure, RequestError, TcnnError, one_line, out_of_memory, shorten
+from tcnn.formatting import some
 from tcnn.layers.base import TEMPERATURES
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.shaped import ConvolutionShaped
@@ -201,8 +202,8 @@ def size_advice(error: Exception, channels: int) -> str:
     if weight.count(",") == 4:
         return "expected a network of images, (B, C, H, W), found an nn.Conv3d, of which there is no attention"
     if int(got) == channels:
-        return f"if it is for images of {wanted} channels, set model.in_chans = {wanted}"
-    return f"if it is for images of other than {channels} channels, set model.in_chans to their number"
+        return f"if it is for images of {some(int(wanted), 'channel')}, set model.in_chans = {wanted}"
+    return f"if it is for images of other than {some(channels, 'channel')}, set model.in_chans to their number"
 
 
 class NotInFloat64(RequestError):

@@ -22,7 +22,7 @@ from tcnn.models.copying import copied
 from tcnn.models.running import gpsa_layers
 from tcnn.models.trace import flops, input_shape, meta_copy, parameter_count
 from tcnn.planning.memory import free_bytes, free_disk_bytes, peak_bytes, reset_peak, step_bytes, taken_bytes
-from tcnn.planning.report import PlannedDisk, PlannedMemory, PlannedModel, PlannedPhase, TrainingPlan
+from tcnn.planning.report import PlannedDisk, PlannedMemory, PlannedModel, PlannedPhase, TrainingPlan, short_of_memory
 from tcnn.planning.trial import Pace, Phase, Trial
 from tcnn.state import parts
 from tcnn.training.baseline import baseline_config, baseline_start, check_baseline
@@ -286,15 +286,7 @@ def _problems(made: TrainingPlan, device: torch.device) -> Iterator[str]:
     """What would end the run, one line each."""
     for run in (made, made.baseline):
         if run is not None and not run.memory.fits:
-            yield _short_of_memory(run.memory, device, "" if run is made else " of the CNN beside it")
+            yield short_of_memory(run.memory, device, "" if run is made else " of the CNN beside it")
     total, free = made.disk_bytes, made.disk.free
     if total > free:
         yield f"disk: the run takes {total / 1e9:.2f} GB, {free / 1e9:.2f} GB are free; choose another --out"
-
-
-def _short_of_memory(memory: PlannedMemory, device: torch.device, whose: str) -> str:
-    assert memory.free is not None  # noqa: S101 - else everything fits
-    held = f"memory: {memory.configured} images{whose} at once do not fit into the {memory.free / 1e9:.3g} GB free"
-    if memory.micro_batch:
-        return f"{held} on {device}; give --set micro_batch={memory.micro_batch}"
-    return f"{held} on {device}, nor does one; choose a smaller --size, --batch-size or model"

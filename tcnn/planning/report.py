@@ -165,3 +165,13 @@ class TrainingPlan(Printed, Record):
 
 def _bytes(count: float) -> str:
     return f"{scale(count)}B"
+
+
+def short_of_memory(memory: PlannedMemory, device: object, whose: str = "") -> str:
+    """What is said where the memory that is free is too little; `whose`: of which model, if not of the run's own."""
+    images, one = some(memory.configured, "image"), memory.configured == 1
+    free = "" if memory.free is None else f" {memory.free / 1e9:.3g} GB"
+    held = f"memory: {images}{whose} at once {'does' if one else 'do'} not fit into the{free} free on {device}"
+    if memory.micro_batch:
+        return f"{held}; give --set micro_batch={memory.micro_batch}"
+    return f"{held}{'' if one else ', nor does one'}; choose a smaller --size, --batch-size or model"

@@ -18,6 +18,7 @@ from tcnn.data.decode import UnreadableImage, mode_of
 from tcnn.data.sources.folder import select_files
 from tcnn.data.transforms import evaluation_transform, load_image
 from tcnn.errors import RequestError
+from tcnn.formatting import some
 from tcnn.models.randomise import noise_images, randomised
 from tcnn.models.running import usable_device, where_it_runs
 from tcnn.models.trace import input_settings
@@ -184,8 +185,8 @@ def _refuse_other_classes(model: nn.Module, name: str, source: nn.Module, other:
     own, its = (getattr(each, "num_classes", None) for each in (model, source))
     if own != its and own is not None and its is not None:
         raise RequestError(
-            f"{name}: has {own} outputs and {other} {its}, so their logits cannot be compared; give {other} as many, "
-            f"by a new classifier, with --model-kwargs num_classes={own}"
+            f"{name}: has {some(own, 'output')} and {other} {its}, so their logits cannot be compared; give {other} as "
+            f"many, by a new classifier, with --model-kwargs num_classes={own}"
         )
 
 

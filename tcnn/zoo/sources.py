@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from tcnn.errors import RequestError, UnknownModelError, WeightsError, one_line
+from tcnn.formatting import some
 from tcnn.hugging_face import BUILD_ERRORS, download_error, download_errors, offline_if_unreachable, quiet_hub
 from tcnn.layers.convit import use_fast_attention
 from tcnn.state import State, parts
@@ -183,7 +184,7 @@ def _with_file(
     weights_files.refuse_not_finite(file, state)
     classes = _classes(structure, state)
     if classes is not None and "num_classes" not in options and classes != getattr(structure, "num_classes", None):
-        say(f"{file}: weights for {classes} classes, so that is what the model tells apart ({name} itself: "
+        say(f"{file}: weights for {some(classes, 'class')}, so that is what the model tells apart ({name} itself: "
             f"{getattr(structure, 'num_classes', 'unknown')})")  # fmt: skip
         options = {**options, "num_classes": classes}
         structure = _on_meta(name, options)

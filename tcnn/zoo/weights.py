@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tcnn.errors import WeightsError, one_line, shorten
+from tcnn.formatting import are, some
 from tcnn.state import COUNTER, State, of_file, parts
 from tcnn.zoo.catalogue import weights_file
 
@@ -172,8 +173,8 @@ def refuse_not_finite(path: Path, state: Mapping[str, Tensor]) -> None:
         if tensor.is_floating_point() and not tensor.isfinite().all():
             wrong = int((~tensor.isfinite()).sum())
             raise WeightsError(
-                f"{path}: {key}: {wrong} of {tensor.numel()} values are NaN or infinite, as after a training that "
-                "diverged; take an earlier checkpoint"
+                f"{path}: {key}: {wrong} of {some(tensor.numel(), 'value')} {are(wrong)} NaN or infinite, as after a "
+                "training that diverged; take an earlier checkpoint"
             )
 
 
@@ -197,7 +198,7 @@ def mismatch(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], classi
         found = tuple(state[key].shape)
         if found != tuple(tensor.shape):
             own = found and any(key.startswith(f"{name}.") for name in classifiers)
-            hint = f"; the file is for {found[0]} classes: num_classes={found[0]}" if own else ""
+            hint = f"; the file is for {some(found[0], 'class')}: num_classes={found[0]}" if own else ""
             return f"{key}: expected {tuple(tensor.shape)}, found {found}{hint}"
     extra = next((key for key in state if key not in expected), None)
     return f"{extra}: in the file, not in the model" if extra else None

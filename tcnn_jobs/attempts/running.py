@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from tcnn.formatting import plural
 from tcnn_jobs.attempt import AttemptDirectory, Listener
 from tcnn_jobs.engines import memory
 from tcnn_jobs.engines.base import Process
@@ -54,7 +55,8 @@ class Limits:
         minutes = self._job.stall_minutes
         if minutes is None or self._waits or now - self._heard < 60 * minutes:
             return None
-        message = f"it reported no progress for {minutes:g} minutes and was killed; its log may say where it hangs"
+        silent = f"{minutes:g} {plural(minutes, 'minute')}"
+        message = f"it reported no progress for {silent} and was killed; its log may say where it hangs"
         return Breach(Failure(code="no_progress", message=message), again=True, kill=True)
 
     def greedy(self, now: float, process: Process) -> Breach | None:

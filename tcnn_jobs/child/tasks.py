@@ -16,6 +16,7 @@ from tcnn.errors import RequestError
 from tcnn.evaluation.comparing.comparison import compare
 from tcnn.evaluation.comparing.report import Comparison
 from tcnn.files import file_digest, link
+from tcnn.formatting import plural
 from tcnn.workflows.pipeline import STEPS, ConversionResult, convert_to_file
 from tcnn_jobs.attempt import Assignment, AttemptDirectory, Reporter, artifact_of, unplaced
 from tcnn_jobs.child.training import finetune, own_weights, train, trained
@@ -143,7 +144,8 @@ def seen_before(comparison: Comparison) -> tuple[str, ...]:
     notes = []
     if comparison.held_out:
         notes.append(
-            f"Measured on the {comparison.images:,} images that training held out of {comparison.data}, and no others."
+            f"Measured on the {comparison.images:,} {plural(comparison.images, 'image')} that training held out of "
+            f"{comparison.data}, and no others."
         )
     notes += [
         f"{model} was trained on these images: its accuracy says nothing about images that it has not seen."

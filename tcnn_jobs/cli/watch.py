@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tcnn.cli.output import console
+from tcnn.formatting import some
 from tcnn_jobs.cli.options import print_json
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def event_line(kind: str, data: "Json") -> str | None:
     lines: dict[str, str] = {
         "started": f"started on {data.get('worker')}, attempt {data.get('attempt')}",
         "message": str(data.get("text")),
-        "converted": f"converted {data.get('layers')} layers",
+        "converted": f"converted {some(data.get('layers', 0), 'layer')}",
         "retrying": f"failed: {data.get('message')}; tried again in {data.get('after')} s",
         "stalled": f"its worker {data.get('worker')} is silent; it goes to another",
         "handed_back": "its worker leaves; it goes to another",

@@ -168,7 +168,7 @@ def test_a_half_written_line(run: Path) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "epoch", "epoch": 7, "val": {"to')
     page = read(run)
-    assert re.search(r"metrics.jsonl: 1 of \d+ lines are cut off or no JSON; left out", page.text)
+    assert re.search(r"metrics.jsonl: 1 of \d+ lines is cut off or no JSON; left out", page.text)
     assert "Training" in page.titles
 
 
@@ -176,7 +176,7 @@ def test_lines_that_tcnn_does_not_write(run: Path) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "epoch", "epoch": 2, "val": "good", "gates": {"a": ["high"]}}\n[1, 2]\n')
     page = read(run)
-    assert re.search(r"1 of \d+ lines are not as tcnn writes them", page.text)
+    assert re.search(r"1 of \d+ lines is not as tcnn writes them", page.text)
     assert "Training" in page.titles
 
 

@@ -15,8 +15,13 @@ from torch import Tensor
 
 import tcnn
 from tcnn.checkpoints.checkpoint import save
+from tcnn.config import FinetuneConfig
 from tcnn.errors import OutOfMemoryError, OutputError, RequestError, TcnnError
+from tcnn.folding.degenerate import nothing_left, nothing_to_prune
+from tcnn.formatting import are, plural, some
+from tcnn.planning.report import PlannedMemory, short_of_memory
 from tcnn.wording import asked_in_python, in_python
+from tcnn_jobs.cli.watch import event_line
 
 
 @pytest.mark.parametrize(
@@ -140,3 +145,41 @@ def test_other_errors_stay_what_they_are() -> None:
     with pytest.raises(RuntimeError, match=r"^another$") as error:
         asked_in_python(fails)()
     assert type(error.value) is RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(0, "0 images are"), (1, "1 image is"), (2, "2 images are"), (1000, "1000 images are")],
+)
+def test_one_thing_is_told_from_several(count: int, said: str) -> None:
+    assert f"{some(count, 'image')} {are(count)}" == said
+    assert (plural(count, "class"), plural(0.5, "minute")) == ("class" if count == 1 else "classes", "minutes")
+
+
+def _memory(images: int, micro: int) -> PlannedMemory:
+    return PlannedMemory(micro_batch=micro, configured=images, computed=0, waiting=0, expected=0, measured=None, free=0)
+
+
+@pytest.mark.parametrize(
+    ("say", "one", "two"),
+    [
+        (lambda n: _refused(lambda: FinetuneConfig(epochs=n, warmup_epochs=9)), "the 1 epoch,", "the 2 epochs,"),
+        (lambda n: _refused(lambda: FinetuneConfig(epochs=n, convert_at=2)), "than the 1 epoch,", "the 2 epochs,"),
+        (lambda n: short_of_memory(_memory(n, 0), "cpu"), "1 image at once does not fit into the 0 GB free on cpu; ch",
+         "2 images at once do not fit into the 0 GB free on cpu, nor does one; choose"),
+        (lambda n: nothing_left("a", n, (), 1.0), "its only head would be", "all of its 2 heads would be"),
+        (lambda n: nothing_left("a", 3, (), n), "larger distance than 1 pixel", "larger distance than 2 pixels"),
+        (lambda n: nothing_to_prune(None, 0.5, n, 3), "of 1 head that is exactly a", "2 heads that are exactly a"),
+        (lambda n: nothing_to_prune(None, 0.5, n, n), "the only one is exactly a", "all 2 are exactly a"),
+        (lambda n: event_line("converted", {"layers": n}), "converted 1 layer", "converted 2 layers"),
+    ],
+)  # fmt: skip
+def test_a_message_of_one_thing(say: Callable[[int], object], one: str, two: str) -> None:
+    assert one in str(say(1))
+    assert two in str(say(2))
+
+
+def _refused(call: Callable[[], object]) -> str:
+    with pytest.raises(RequestError) as caught:
+        call()
+    return str(caught.value)

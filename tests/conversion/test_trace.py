@@ -211,7 +211,7 @@ def test_a_parametrised_stem_is_not_computed_for_its_channels() -> None:
 def test_a_model_of_other_channels_than_it_seems_is_told_how_to_say_so() -> None:
     """Its first layer reads one channel, another three."""
     model = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(3, 4, 3, stride=2, padding=1))
-    said = r"Sequential does not run on an image of 3×8×8 \(.*\); .* images of 1 channels, set model\.in_chans = 1$"
+    said = r"Sequential does not run on an image of 3×8×8 \(.*\); .* images of 1 channel, set model\.in_chans = 1$"
     with pytest.raises(RequestError, match=said):
         tcnn.convert(model, input_size=8)
     model.in_chans = 1

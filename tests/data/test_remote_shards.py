@@ -205,7 +205,7 @@ def test_an_outage_is_waited_for_and_never_passed_over(gate: Gate) -> None:
         ("wds/s3://results/set/test-*.tar", "no such shard in the store"),
         ("s3://results/set/classes.tar", "no such object"),
         ("nonsense://results/a.tar", "expected s3:// or another store"),
-        ("wds/s3://results/few/a.tar", r"s3://results/few/classes\.txt: names 1 classes; the shards use label 2"),
+        ("wds/s3://results/few/a.tar", r"s3://results/few/classes\.txt: names 1 class; the shards use label 2"),
     ],
 )
 def test_what_is_not_there(gate: Gate, spec: str, message: str) -> None:

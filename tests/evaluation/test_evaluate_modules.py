@@ -106,7 +106,7 @@ def test_what_is_no_model_or_has_no_values(model: nn.Module, data: ImageSet) -> 
         (nn.ModuleList([nn.Conv2d(3, 3, 3)]), r"^ModuleList: expected a model that runs on a batch of images, found "),
         (
             nn.Conv2d(1, 7, 3),
-            r"^data: expected images of 1 channels, as the model takes, found 3; open them with in_ch",
+            r"^data: expected images of 1 channel, as the model takes, found 3; open them with in_ch",
         ),
     ],
 )

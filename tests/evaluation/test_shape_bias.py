@@ -91,7 +91,7 @@ def test_classes_of_imagenet_are_put_together(folder: Path) -> None:
     assert shape_bias(OfImageNet(None, 1000), "m", folder).decisions.model_dump() == {
         "shape": 2, "texture": 1, "neither": 1,
     }  # fmt: skip
-    with pytest.raises(RequestError, match="m: tells 10 classes apart; --shape-bias needs ImageNet's 1,000, or"):
+    with pytest.raises(RequestError, match="m: expected ImageNet's 1,000 classes for --shape-bias, or"):
         shape_bias(ByBrightness(None, 10), "m", folder)
 
 

@@ -116,7 +116,7 @@ def test_a_t_cnn_without_attention(data: Path, tmp_path: Path) -> None:
     [
         ("nothing", "no such data set"),
         ("empty", "expected a folder of images for every class, found nothing"),
-        ("flat", "found 1 images that lie in no class folder"),
+        ("flat", "found 1 image that lies in no class folder"),
         ("empty class", "no images in class folder violet; fill it or remove it"),
         ("one each", "no class has two images, so none can be held out"),
         (

@@ -12,7 +12,7 @@ from tcnn.analysis.charts import bundle
 from tcnn.analysis.plots import gallery, style
 from tcnn.characters import visible
 from tcnn.errors import shorten
-from tcnn.formatting import some
+from tcnn.formatting import plural
 
 SVG_LIMIT = 400_000
 """Characters; a larger SVG is embedded as PNG."""
@@ -89,7 +89,7 @@ def _number(value: Any) -> str:
 
 def _some(count: int, noun: str) -> str:
     """As `some`, with separators of thousands as in all numbers of a page."""
-    return f"{_number(count)} {some(count, noun).partition(' ')[2]}"
+    return f"{_number(count)} {plural(count, noun)}"
 
 
 FILTERS = {

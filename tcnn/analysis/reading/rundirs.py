@@ -14,6 +14,7 @@ from tcnn.analysis.reading.evaluations import EvaluationFile, read_evaluation
 from tcnn.analysis.records import Inspection
 from tcnn.checkpoints.files import CHECKPOINTS, checkpoint_file, from_json
 from tcnn.errors import RequestError
+from tcnn.formatting import are, some
 from tcnn.training.runs.rundir import read_metrics
 
 
@@ -122,9 +123,11 @@ def _metrics(file: Path, run: Run) -> None:
     run.metrics = [row for row in found if _sound(row)]
     cut, odd = lines - len(found), len(found) - len(run.metrics)
     if cut:
-        run.missing.append(f"metrics.jsonl: {cut} of {lines} lines are cut off or no JSON; left out")
+        run.missing.append(f"metrics.jsonl: {cut} of {some(lines, 'line')} {are(cut)} cut off or no JSON; left out")
     if odd:
-        run.missing.append(f"metrics.jsonl: {odd} of {lines} lines are not as tcnn writes them; left out")
+        run.missing.append(
+            f"metrics.jsonl: {odd} of {some(lines, 'line')} {are(odd)} not as tcnn writes them; left out"
+        )
     if not any(row.get("kind") == "epoch" for row in run.metrics):
         run.missing.append("metrics.jsonl: no epoch has ended yet, so there are no curves")
 

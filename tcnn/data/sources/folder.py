@@ -27,6 +27,7 @@ from tcnn.data.sources.names import (
 )
 from tcnn.data.sources.source import Found, first_places, number, pack_names, stamp_of
 from tcnn.errors import RequestError, readable
+from tcnn.formatting import some
 
 Say = Callable[[str], None]
 """Called with a note for the user."""
@@ -213,7 +214,7 @@ def _parent(folder: str) -> str:
 
 def _found_instead(images: Sequence[str], folders: Iterable[str], others: Iterable[str]) -> str:
     if images:
-        return f"{len(images)} images that lie in no class folder"
+        return f"{some(len(images), 'image')} that {'lies' if len(images) == 1 else 'lie'} in no class folder"
     if note := left_out_note(in_classes(others, None)):
         return note.removeprefix("left out: ")
     return "folders without images" if list(folders) else "nothing"

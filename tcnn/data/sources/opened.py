@@ -24,6 +24,7 @@ from tcnn.data.sources.folder import FolderSource
 from tcnn.data.sources.hub import choose_rows, rows_found
 from tcnn.data.sources.source import Found, Source
 from tcnn.errors import RequestError, shorten
+from tcnn.formatting import some
 
 Opened = Any
 """What `open_opened` takes."""
@@ -121,7 +122,9 @@ def open_opened(data: Any, split: str) -> Found:
         raise RequestError(f"data: expected {KINDS}, found {shorten(repr(data), 80)}")
     labels = _whole_numbers(targets, "targets")
     if labels.shape != (len(data),):
-        raise RequestError(f"data: expected a class for each of {len(data)} images, found targets of {labels.shape}")
+        raise RequestError(
+            f"data: expected a class for each of {some(len(data), 'image')}, found targets of {labels.shape}"
+        )
     return Found(tuple(map(str, names)), labels, _source(data, labels), None)
 
 

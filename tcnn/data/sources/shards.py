@@ -19,6 +19,7 @@ from tcnn.data.sources.samples import Sample, samples
 from tcnn.data.sources.source import Found, check_indices, number
 from tcnn.data.sources.tar import UNPACK, TarSource, is_compressed
 from tcnn.errors import EnvironmentFailure, RequestError, one_line
+from tcnn.formatting import some
 
 Shard = TypeVar("Shard", Path, str)
 
@@ -150,7 +151,9 @@ def _names(
         if found is not None:
             names = _lines(found, f"{folder}/{name}")
             if len(names) <= highest:
-                raise RequestError(f"{folder}/{name}: names {len(names)} classes; the shards use label {highest}")
+                raise RequestError(
+                    f"{folder}/{name}: names {some(len(names), 'class')}; the shards use label {highest}"
+                )
             return names, indices
     return tuple(str(index) for index in range(highest + 1)), indices
 

@@ -19,6 +19,7 @@ from tcnn.data.sources.names import canonical, choose_split, is_image
 from tcnn.data.sources.source import Found, Source
 from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, one_line, shorten
 from tcnn.files import directory_for
+from tcnn.formatting import some
 
 NAMES = ("cifar10", "cifar100", "imagenet", "places365", "mnist", "kmnist", "fashion_mnist", "qmnist", "inaturalist")
 SPLITS = ("train", "val")
@@ -97,7 +98,7 @@ def open_torch(spec: str, split: str, download: bool) -> Found:
         offer = "" if why == said else "; in Python, open_dataset(…, download=True) fetches it"
         raise RequestError(f"torch/{spec}: not found in {folder}, or not whole ({shorten(why, 100)}){offer}") from error
     if len(labels) != len(data):
-        raise RequestError(f"torch/{spec}: not whole: {len(data)} images, but {len(labels)} labels")
+        raise RequestError(f"torch/{spec}: not whole: {some(len(data), 'image')}, but {some(len(labels), 'label')}")
     return Found(tuple(map(str, names)), labels, _source(data, folder, f"torch/{spec}"), chosen)
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from tcnn.errors import RequestError, UnsupportedLayerError
+from tcnn.formatting import some
 from tcnn.layers.terms import positions
 from tcnn.layers.terms.execution import at_least_float32, without_autocast
 from tcnn.layers.terms.isotropic import SUM_RADIUS
@@ -168,8 +169,8 @@ def of_convolution(geometry: Geometry, head_dim: int | None, reach: int | None =
     reach = max(REACH, furthest + 1) if reach is None else reach
     if reach <= furthest:
         raise RequestError(
-            f"position_reach: expected more than the {furthest} pixels of the farthest tap, for shifts beyond it "
-            f"are not told apart, got {reach}"
+            f"position_reach: expected more than the {some(furthest, 'pixel')} of the farthest tap, for shifts beyond "
+            f"it are not told apart, got {reach}"
         )
     shift = torch.arange(-reach, reach + 1, dtype=taps.dtype, device=taps.device)
     rows, columns = ((shift[:, None] == taps[:, axis]).to(taps.dtype) for axis in (0, 1))  # (2R + 1, E = P)

@@ -13,6 +13,7 @@ from tcnn.checkpoints.architecture import describe_model, note_of
 from tcnn.conversion.report import ConversionReport
 from tcnn.data.sources.source import other_classes
 from tcnn.errors import RequestError
+from tcnn.formatting import plural, some
 from tcnn.models.trace import input_shape, output_count, output_shape
 from tcnn.training.recipe.objective import check_training_output
 
@@ -40,11 +41,11 @@ def fit_classes(model: nn.Module, class_names: Sequence[str], size: tuple[int, i
         if told is None:
             return False  # `check_outputs` will say it
         raise RequestError(
-            f"{type(model).__name__} has {found} classes, the data set has {classes}, and no reset_classifier to "
-            "replace its head; give it a head of that width"
+            f"{type(model).__name__} has {found} {plural(found or 0, 'class')}, the data set has {classes}, and no "
+            "reset_classifier to replace its head; give it a head of that width"
         )
     model.reset_classifier(classes)  # type: ignore[operator]
-    notes.append(f"classifier replaced: {found} → {classes} classes")
+    notes.append(f"classifier replaced: {found} → {some(classes, 'class')}")
     return True
 
 
@@ -57,8 +58,8 @@ def check_outputs(model: nn.Module, size: tuple[int, int], classes: int) -> None
     check_training_output(model, input_shape(model, size))
     if found != (1, classes):
         raise RequestError(
-            f"{type(model).__name__}: expected an output of (1, {classes}), as the data set has {classes} classes, "
-            f"found {found or 'no tensor'}; give it a head of that width"
+            f"{type(model).__name__}: expected an output of (1, {classes}), as the data set has "
+            f"{some(classes, 'class')}, found {found or 'no tensor'}; give it a head of that width"
         )
 
 

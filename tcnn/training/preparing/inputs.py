@@ -115,8 +115,8 @@ def training_loader(
         )
     if uses_mixup(config) and config.batch_size % (2 * processes.world):
         raise RequestError(
-            f"batch_size: mixup needs an even number on each of {processes.world} devices, found {config.batch_size} "
-            "over all of them"
+            f"batch_size: mixup needs an even number on each of {some(processes.world, 'device')}, found "
+            f"{config.batch_size} over all of them"
         )
     micro = config.micro_batch or (128 if device.type == "cuda" else 64)
     if uses_mixup(config):

@@ -21,6 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from tcnn.config import ConversionConfig, FinetuneConfig
 from tcnn.config.finetune import WARMUP
 from tcnn.errors import RequestError
+from tcnn.formatting import are, some
 from tcnn.layers.gpsa import GPSA2d
 from tcnn.layers.terms import kinds
 from tcnn.models.running import gpsa_layers
@@ -201,12 +202,14 @@ def annealing_notes(model: nn.Module, config: FinetuneConfig, steps: int) -> lis
     annealing = annealing_schedule(model, scaled, steps)
     lines = []
     if config.warmup_epochs is None and config.warmup != WARMUP:
-        lines.append(f"warmup_epochs: {config.warmup:g}, a tenth of the {config.epochs} epochs, as none was given")
+        epochs = some(config.epochs, "epoch")
+        lines.append(f"warmup_epochs: {config.warmup:g}, a tenth of the {epochs}, as none was given")
     if annealing.length < 500 and (steepest := annealing.steepest_change()) > MAX_TAP_CHANGE:  # longer ones never are
         needed = math.ceil(annealing.length * steepest / MAX_TAP_CHANGE)
         lines.append(
-            f"anneal_epochs: {annealing.length} updates are too few for filters to follow τ, which takes about "
-            f"{needed}: use --anneal hold, as --preset quick does, a smaller batch_size or more epochs"
+            f"anneal_epochs: {some(annealing.length, 'update')} {are(annealing.length)} too few for filters to follow "
+            f"τ, which takes about {needed}: use --anneal hold, as --preset quick does, a smaller batch_size or more "
+            "epochs"
         )
     layers = gpsa_layers(model).values()
     content_heads = max((layer.content_heads for layer in layers), default=config.conversion.content_heads)
@@ -222,8 +225,8 @@ def annealing_notes(model: nn.Module, config: FinetuneConfig, steps: int) -> lis
     compared = next((epoch for epoch in range(scaled.epochs) if annealing.over((epoch + 1) * steps)), None)
     if compared is None:
         lines.append(
-            f"anneal_epochs: annealing ends after {annealing.ends} updates, the run after {scaled.epochs * steps}: "
-            "its best epoch is the last"
+            f"anneal_epochs: annealing ends after {some(annealing.ends, 'update')}, the run after "
+            f"{scaled.epochs * steps}: its best epoch is the last"
         )
     elif compared > 0:
         setting, what = ("anneal_epochs", "annealing is over") if annealing.length else ("convert_at", "it is a T-CNN")

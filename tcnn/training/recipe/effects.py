@@ -14,6 +14,7 @@ from torch import nn
 from tcnn.config import FinetuneConfig
 from tcnn.config.effects import OF_PARTS, RATES, Parts, refuse_without_part
 from tcnn.errors import RequestError
+from tcnn.formatting import some
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.models.running import gpsa_layers
 from tcnn.training.recipe.annealing import Annealing, Temperatures, annealing_schedule, batch_norms
@@ -75,7 +76,7 @@ def _idle(name: str, config: FinetuneConfig, annealing: Annealing, updates: int)
     if name in ("ema", "bn_reestimate"):
         # timm's average is the model itself until the second update after annealing.
         idle = annealing.ends > 0 and updates < annealing.ends + (2 if name == "ema" else 0)
-        return f"annealing ends after {annealing.ends} updates, and the run after {updates}" if idle else None
+        return f"annealing ends after {some(annealing.ends, 'update')}, and the run after {updates}" if idle else None
     if config.anneal == "warmup" and not annealing.length:
         there = Temperatures(config.gate_temperature, config.position_temperature)
         if all(math.isclose(a, b, rel_tol=1e-6) for a, b in zip(annealing.start, there, strict=True)):

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from tcnn.config import FinetuneConfig
 from tcnn.data.sources.names import class_name
 from tcnn.errors import RequestError
+from tcnn.formatting import some
 from tcnn.models.running import weights_dtype
 from tcnn.models.trace import ShapesOnly, meta_copy, output_count
 
@@ -82,8 +83,8 @@ def check_teacher(
     found, classes = output_count(teacher, size), len(class_names)
     if found != classes:
         raise RequestError(
-            f"teacher: expected {classes} classes, as the data set has, found {found}; choose a teacher that was "
-            "trained on these classes"
+            f"teacher: expected {some(classes, 'class')}, as the data set has, found {found}; choose a teacher that "
+            "was trained on these classes"
         )
     # Names that are all foreign say nothing: they may be words for folders that are called by numbers.
     cfg: dict[str, Any] = getattr(teacher, "pretrained_cfg", None) or {}

@@ -10,7 +10,7 @@ from torch import nn
 from tcnn.config import FinetuneConfig
 from tcnn.errors import EnvironmentFailure, RequestError, StorageError
 from tcnn.evaluation.scores import Evaluation
-from tcnn.formatting import some
+from tcnn.formatting import are, some
 from tcnn.layers.self_attention import SelfAttention2d
 from tcnn.models.running import gpsa_layers
 from tcnn.training.recipe.annealing import Temperatures
@@ -75,7 +75,7 @@ class Recorder:
         count = position.unreadable_count
         if count > self.config.max_unreadable:
             raise RequestError(
-                f"{some(count, 'image')} {'is' if count == 1 else 'are'} unreadable, at most "
+                f"{some(count, 'image')} {are(count)} unreadable, at most "
                 f"{self.config.max_unreadable} may be (max_unreadable); "
                 f"the first are {', '.join(known[:3])}"
             )

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, and_, bindparam, func, select
 
+from tcnn.formatting import some
 from tcnn_jobs.database.dialects import now
 from tcnn_jobs.database.schema import has_status, jobs, workers
 from tcnn_jobs.model.jobs import Job, Status
@@ -186,6 +187,6 @@ def _too_wide(slots: int, largest: Row[Any] | None) -> str | None:
     if largest is None or slots <= max(1, largest.job or 0):
         return None
     if not largest.job:
-        return f"needs {slots} slots of one worker at once; no worker is there"
+        return f"needs {some(slots, 'slot')} of one worker at once; no worker is there"
     different = ", on different GPUs" if slots <= largest.slots else ""
     return f"needs {slots} slots of one worker at once{different}; the largest worker has {largest.job}"

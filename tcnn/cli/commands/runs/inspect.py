@@ -10,6 +10,7 @@ from tcnn.cli.options.shared import AnyCheckpoint, AsJson, DeviceName, Evaluatio
 from tcnn.cli.options.spellings import image_size
 from tcnn.cli.output import console
 from tcnn.errors import RequestError
+from tcnn.formatting import some
 from tcnn.processes import loading
 
 if TYPE_CHECKING:
@@ -117,4 +118,4 @@ def _show(found: "Inspection", written: list[Path], out: Path | None) -> None:
     for note in found.notes:
         printed.print(note, markup=False)
     if written:
-        printed.print(f"wrote {len(written)} files to {out}", markup=False)
+        printed.print(f"wrote {some(len(written), 'file')} to {out}", markup=False)
