@@ -148,6 +148,17 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise StorageError(f"{path}: {what} while writing; nothing was kept, {advice}") from error
 
 
+STORE_EXTRAS = {"s3": "tcnn[s3]", "http": "fsspec[http]", "https": "fsspec[http]", "hf": "huggingface_hub"}
+"""What has the library of a store, by the scheme of its URLs; of others fsspec's own error names the library."""
+
+
+def missing_library(scheme: str, error: ImportError) -> str:
+    """What is said where the library that reads URLs of a scheme is not installed, and what to install."""
+    extra = STORE_EXTRAS.get(scheme)
+    advice = one_line(error) if extra is None else f"pip install '{extra}'"
+    return f"{scheme}:// needs a library that is missing: {advice}"
+
+
 def _os_error_number(error: Exception) -> int | None:
     """Error number in safetensors' message, which has it in its text only: "… (os error 28)"."""
     _, found, rest = str(error).partition("(os error ")

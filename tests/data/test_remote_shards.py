@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import io
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,8 @@ from sampled import sampled
 from tcnn.data.image_set import ImageSet, open_dataset, training_transform
 from tcnn.data.loader import TrainingLoader
 from tcnn.data.sources import remote
-from tcnn.errors import DownloadError, RequestError
+from tcnn.errors import DownloadError, EnvironmentFailure, RequestError
+from tcnn_jobs.artifacts.bucket import Bucket
 
 
 def shard(first: int, count: int = 5) -> bytes:
@@ -218,3 +220,28 @@ def test_a_store_that_refuses(gate: Gate) -> None:
     gate.refuse = lambda method, path: (403, "AccessDenied")
     with pytest.raises(RequestError, match=r"the store refuses to give it .* check the keys"):
         open_dataset(f"s3://{BUCKET}/set/train-000.tar")
+
+
+@pytest.mark.parametrize(
+    ("url", "library", "advice"),
+    [
+        (
+            "https://localhost/a.tar",
+            "aiohttp",
+            r"https:// needs a library that is missing: pip install 'fsspec\[http\]'$",
+        ),
+        ("s3://none/a.tar", "s3fs", r"s3:// needs a library that is missing: pip install 'tcnn\[s3\]'$"),
+        ("gs://none/a.tar", "gcsfs", r"gs:// needs a library that is missing: .*\bgcsfs\b"),
+    ],
+)
+def test_a_store_whose_library_is_missing(url: str, library: str, advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded_before = sys.modules["fsspec.registry"]._registry
+    monkeypatch.delitem(loaded_before, url.partition("://")[0], raising=False)
+    for loaded in [name for name in sys.modules if name.startswith(("fsspec.implementations.http", f"{library}."))]:
+        monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setitem(sys.modules, library, None)
+    remote._filesystem.cache_clear()
+    with pytest.raises(EnvironmentFailure, match=f"^{advice}"):
+        open_dataset(url)
+    with pytest.raises(EnvironmentFailure, match=f"^{url}: {advice}"):
+        Bucket(url)
