@@ -45,6 +45,12 @@ def scale(number: float) -> str:
     return f"{number:g}"
 
 
+def share(number: float) -> str:
+    """A part of a whole in percent, which is not told to be nothing unless it is: 0.403 → 40.3%, 4.2e-5 → 0.0042%."""
+    digits = f"{number:.1%}"
+    return f"{100 * number:.2g}%" if number and not digits.strip("-0.%") else digits
+
+
 def unused(name: str, known: Container[str]) -> str:
     """The name, or where it is known already, with the first number that makes it another: a, a 2, a 3."""
     return next(one for one in chain([name], (f"{name} {number}" for number in count(2))) if one not in known)

@@ -23,6 +23,7 @@ from tcnn.checkpoints.merging import MERGED
 from tcnn.conversion.report import ConversionReport
 from tcnn.errors import RequestError
 from tcnn.files import path_of, replacing
+from tcnn.formatting import share
 from tcnn.models.checks import unwrapped
 from tcnn.verification.report import VerificationReport
 
@@ -210,7 +211,9 @@ def _verified(verification: VerificationReport | None, trained: bool) -> str:
         rows += f"\n| {run.dtype}, as run, compared with its attention | {row} |"
     drift = verification.drift
     far = (
-        f"the same weights differ from the source by {drift.logits.relative:.1%}" if drift.note is None else drift.note
+        f"the same weights differ from the source by {share(drift.logits.relative)}"
+        if drift.note is None
+        else drift.note
     )
     return f"""| dtype | relative error | largest error | top-1 agreement |
 |---|---|---|---|

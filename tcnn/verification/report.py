@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from tcnn.config.base import ErrorStats, Record
-from tcnn.formatting import Printed
+from tcnn.formatting import Printed, share
 
 EMPTY = "the outputs hold no number for any image: only what is compared layer by layer tells of errors"
 """The note where nothing could be compared end to end, as with a detector that finds nothing in noise."""
@@ -116,8 +116,8 @@ class VerificationReport(Printed, Record):
                 yield f"  {self.as_run.note}"
         for drift in filter(None, (self.drift, self.written)):
             of = "the logits'" if drift.logits.output is None else f"{drift.logits.output}'s"
-            share = f"{drift.logits.relative:.1%} of {of} norm"
-            yield f"drift at τ = {drift.range}: {drift.note or share}"
+            part = f"{share(drift.logits.relative)} of {of} norm"
+            yield f"drift at τ = {drift.range}: {drift.note or part}"
         if self.blind not in (None, EMPTY):  # which is a note already
             yield f"  {self.blind}"
 

@@ -14,11 +14,14 @@ from tiny_runs import TwoConvs, colours, tiny
 from torch import Tensor
 
 import tcnn
+from tcnn.analysis.pages.page import FILTERS
+from tcnn.checkpoints import hub
 from tcnn.checkpoints.checkpoint import save
+from tcnn.cli.commands.checkpoints import info
 from tcnn.config import FinetuneConfig
 from tcnn.errors import OutOfMemoryError, OutputError, RequestError, TcnnError
 from tcnn.folding.degenerate import nothing_left, nothing_to_prune
-from tcnn.formatting import are, plural, some
+from tcnn.formatting import are, plural, share, some
 from tcnn.planning.report import PlannedMemory, short_of_memory
 from tcnn.wording import asked_in_python, in_python
 from tcnn_jobs.cli.watch import event_line
@@ -154,6 +157,26 @@ def test_other_errors_stay_what_they_are() -> None:
 def test_one_thing_is_told_from_several(count: int, said: str) -> None:
     assert f"{some(count, 'image')} {are(count)}" == said
     assert (plural(count, "class"), plural(0.5, "minute")) == ("class" if count == 1 else "classes", "minutes")
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(0.0, "0.0%"), (4.21e-5, "0.0042%"), (-4.21e-5, "-0.0042%"), (3e-9, "3e-07%"), (4.999e-4, "0.05%"),
+     (5.1e-4, "0.1%"), (0.403, "40.3%"), (1.0, "100.0%"), (0.99996, "100.0%")],
+)  # fmt: skip
+def test_a_small_part_is_not_told_to_be_none(number: float, said: str) -> None:
+    assert share(number) == said
+
+
+def test_a_small_drift_is_told() -> None:
+    """Of a model whose layers hardly matter to the logits, everywhere that it is shown."""
+    report = tcnn.verify(PlainNet().eval(), tcnn.convert(PlainNet().eval()).model)
+    error = report.drift.logits.model_copy(update={"relative": 4.21e-5})
+    small = report.model_copy(update={"drift": report.drift.model_copy(update={"logits": error})})
+    assert "drift at τ = 1: 0.0042% of the logits' norm" in str(small)
+    assert "differ from the source by 0.0042%" in str(hub._verified(small, trained=False))
+    assert info._verified(True, {}, 4.21e-5).endswith("drift at τ = 1 0.0042%")
+    assert FILTERS["percent"](4.21e-5) == "0.0042%"
 
 
 def _memory(images: int, micro: int) -> PlannedMemory:

@@ -12,7 +12,7 @@ from tcnn.analysis.charts import bundle
 from tcnn.analysis.plots import gallery, style
 from tcnn.characters import visible
 from tcnn.errors import shorten
-from tcnn.formatting import plural
+from tcnn.formatting import plural, share
 
 SVG_LIMIT = 400_000
 """Characters; a larger SVG is embedded as PNG."""
@@ -78,7 +78,7 @@ def _visible(value: Any) -> Any:
 
 
 def _percent(value: Any) -> str:
-    return f"{value:.1%}" if isinstance(value, int | float) else "–"
+    return share(value) if isinstance(value, int | float) else "–"
 
 
 def _number(value: Any) -> str:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from tcnn.cli.options.shared import AnyCheckpoint, AsJson
 from tcnn.cli.output import console
+from tcnn.formatting import share
 
 if TYPE_CHECKING:
     from tcnn.analysis.reading.model_info import ModelInfo, Trained
@@ -93,5 +94,5 @@ def _measured(trained: "Trained", fold: str | None = None) -> str | None:
 def _verified(passed: bool, errors: dict[str, float], drift: float | None) -> str:
     each = ", ".join(f"{error:.1e} in {dtype}" for dtype, error in errors.items())
     return f"{'equal' if passed else 'NOT EQUAL'} when it was converted: {each}" + (
-        "" if drift is None else f"; drift at τ = 1 {drift:.1%}"
+        "" if drift is None else f"; drift at τ = 1 {share(drift)}"
     )
