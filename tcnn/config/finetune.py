@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tcnn.config.base import Frozen
 from tcnn.config.conversion import ConversionConfig
-from tcnn.config.values import MOST, MOST_PIXELS, NEVER, AutoAmp, Device, Side, Size, Temperature, setting
+from tcnn.config.values import MOST, MOST_PIXELS, NEVER, AutoAmp, Device, Limit, Side, Size, Temperature, setting
 from tcnn.formatting import some
 from tcnn.processes import MOST_WORKERS
 
@@ -142,7 +142,7 @@ class FinetuneConfig(Frozen):
         description="Weight decay; not applied to gates, strengths, centres, W_val, biases and normalisation.",
     )
     momentum: Share = Field(default=0.9, description="Momentum of optimizers that have one.")
-    clip_grad: float | None = Field(default=None, gt=0, description="Gradient norm to clip to.")
+    clip_grad: Limit = Field(default=None, description="Gradient norm to clip to.")
     ema: float | None = Field(
         default=None, gt=0, lt=1, description="Decay of a moving average of the weights, which starts after annealing."
     )

@@ -84,5 +84,12 @@ def _in_float32(temperature: float) -> float:
     return temperature
 
 
+def _none_for_infinity(limit: float | None) -> float | None:
+    return None if limit == math.inf else limit
+
+
+Limit = Annotated[float | None, Field(gt=0), AfterValidator(_none_for_infinity)]
+"""A limit, which infinity does not set: as None it is what JSON has a word for."""
+
 Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_in_float32)]
 """τ, dimensionless; layers hold it in float32."""

@@ -42,6 +42,38 @@ def test_a_setting_that_json_has_no_number_for(tmp_path: Path) -> None:
     """It is null in the checkpoint: no save of a run may fail for what the run records of itself."""
     made = run(TwoConvs(), colours(tmp_path / "colours", 4), tmp_path / "run", epochs=1, clip_grad=math.inf)
     assert read(made.last).section("training")["config"]["clip_grad"] is None
+    assert strict((tmp_path / "run" / "config.json").read_text())["config"]["clip_grad"] is None
+    (tmp_path / "old.json").write_text('{"clip_grad": Infinity}')
+    assert tcnn.finetune_config("quick", tmp_path / "old.json").clip_grad is None
+
+
+def strict(text: str) -> Any:
+    """What JSON says; `NaN` and `Infinity`, which Python would take, are no JSON."""
+
+    def refused(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refused)
+
+
+def test_what_a_run_writes_is_json(tmp_path: Path) -> None:
+    """The span of a head that looks nowhere in particular is infinite; a release before wrote that word."""
+    directory = begun(tmp_path / "run")
+    directory.write_record({"config": {"lr": math.nan, "list": (1.0, -math.inf)}, "path": tmp_path})
+    expected = {"config": {"lr": None, "list": [1.0, None]}, "path": str(tmp_path)}
+    assert strict((directory.path / "config.json").read_text()) == directory.record() == expected
+    row = {"kind": "epoch", "epoch": 0, "lr": 1.0, "spans": {"a": [math.inf, 2.0]}, "span_mean": {"a": math.inf}}
+    directory.append({**row, "train_loss": math.nan})
+    told = {**row, "train_loss": None, "spans": {"a": [None, 2.0]}, "span_mean": {"a": None}}
+    assert [strict(line) for line in directory.metrics.read_text().splitlines()] == [told]
+    assert directory.rows() == [{**row, "train_loss": None}], "and is read as it was"
+    with directory.metrics.open("a") as file:
+        file.write('{"kind": "epoch", "epoch": 1, "spans": {"a": [Infinity, 2.0]}}\n')
+    directory.rewind(updates=9, epoch=2)
+    assert [strict(line)["spans"] for line in directory.metrics.read_text().splitlines()] == 2 * [{"a": [None, 2.0]}]
+    assert [one["spans"] for one in directory.rows()] == 2 * [{"a": [math.inf, 2.0]}]
+    (directory.path / "config.json").write_text('{"config": {"clip_grad": Infinity}}')
+    assert directory.record() == {"config": {"clip_grad": None}}
 
 
 def test_what_a_run_leaves(done: Path) -> None:

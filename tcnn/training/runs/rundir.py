@@ -16,13 +16,14 @@ import csv
 import errno
 import io
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tcnn.checkpoints.files import checkpoint_file
+from tcnn.checkpoints.files import checkpoint_file, finite, from_json
 from tcnn.config.finetune import RUNTIME
 from tcnn.errors import OutputError, RequestError, storage_errors
 from tcnn.files import check_output, make_directory, write_atomically
@@ -35,6 +36,8 @@ except ImportError:  # on Windows
 
 TAUS = ("temperature", "gate_temperature")
 """Names of the τ of the positions and of the gates in rows of metrics."""
+SPANS = ("spans", "span_mean")
+"""Names of the attention spans in rows of metrics."""
 COMPARISON = "before-after.json"
 """The comparison of its models before and after."""
 FILES = (
@@ -180,7 +183,7 @@ class RunDirectory:
 
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Write config.json; raises `StorageError`."""
-        self._write("config.json", json.dumps(record, indent=2, default=str) + "\n")
+        self._write("config.json", json.dumps(finite(record), indent=2, default=str, allow_nan=False) + "\n")
 
     def clear(self) -> None:
         """Remove the files of the run and nothing else."""
@@ -201,8 +204,7 @@ class RunDirectory:
     def record(self) -> dict[str, Any]:
         """Read config.json, as it was written last; raises `RequestError`."""
         try:
-            content = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
-            return dict(content)
+            return dict(from_json((self.path / "config.json").read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise RequestError(f"{self.path}/config.json: not readable, so the run cannot be resumed") from error
 
@@ -210,7 +212,7 @@ class RunDirectory:
         """Append a line to metrics.jsonl; raises `StorageError`."""
         with storage_errors(self.metrics), self.metrics.open("a", encoding="utf-8") as handle:
             # What a full disk or a kill cut off gets a line of its own, so that it costs no other.
-            handle.write(("\n" if _ends_mid_line(self.metrics) else "") + json.dumps(row) + "\n")
+            handle.write(("\n" if _ends_mid_line(self.metrics) else "") + _line(row))
 
     def rows(self, kind: str | None = None) -> list[dict[str, Any]]:
         """Read the lines of metrics.jsonl, all or of one kind; an incomplete line is skipped."""
@@ -223,7 +225,7 @@ class RunDirectory:
             for row in self.rows()
             if (row["updates"] <= updates if row.get("kind") == "train" else row.get("epoch", 0) < epoch)
         ]
-        self._write("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
+        self._write("metrics.jsonl", "".join(map(_line, kept)))
 
     def write_summary(self) -> None:
         """Rewrite summary.csv from the epochs in metrics.jsonl; raises `StorageError`."""
@@ -262,7 +264,10 @@ def _ends_mid_line(path: Path) -> bool:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read the complete lines of a metrics file; a partial line of a killed process is skipped."""
+    """Read the complete lines of a metrics file; a partial line of a killed process is skipped.
+
+    Those of older releases may hold `Infinity` and `NaN`.
+    """
     if not path.is_file():
         return []
     rows = []
@@ -272,8 +277,21 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             continue
         if isinstance(row, dict):
-            rows.append(row)
+            rows.append(row | {key: _spans(row[key]) for key in SPANS if key in row})
     return rows
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(finite(row), allow_nan=False) + "\n"
+
+
+def _spans(kept: object) -> object:
+    """Spans as they were: that of a head with a strength of 0 is infinite, for which JSON has null."""
+    if isinstance(kept, dict):
+        return {name: _spans(one) for name, one in kept.items()}
+    if isinstance(kept, list):
+        return [_spans(one) for one in kept]
+    return math.inf if kept is None else kept
 
 
 def changed_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
