@@ -152,7 +152,7 @@ STORE_EXTRAS = {"s3": "tcnn[s3]", "http": "fsspec[http]", "https": "fsspec[http]
 """What has the library of a store, by the scheme of its URLs; of others fsspec's own error names the library."""
 
 
-def missing_library(scheme: str, error: ImportError) -> str:
+def no_library(scheme: str, error: ImportError) -> str:
     """What is said where the library that reads URLs of a scheme is not installed, and what to install."""
     extra = STORE_EXTRAS.get(scheme)
     advice = one_line(error) if extra is None else f"pip install '{extra}'"

@@ -6,8 +6,9 @@ import os
 import random
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import NamedTuple
 
 import numpy
@@ -135,6 +136,26 @@ def starting_workers() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def deaths_after() -> Iterator[None]:
+    """Context, or decorator, of what a worker's death must not interrupt: the error for it comes at the end.
+
+    torch raises it from a handler of SIGCHLD, wherever the main thread is, as in half an update.
+    """
+    torchs = signal.getsignal(signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else None
+    if not callable(torchs) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGCHLD, lambda *death: came.append(death))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, torchs)
+    if came:
+        torchs(*came[-1])
 
 
 def start_worker(worker: int) -> None:

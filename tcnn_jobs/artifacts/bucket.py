@@ -19,15 +19,7 @@ import fsspec
 from fsspec.callbacks import Callback
 from tenacity import Retrying, retry_if_not_exception_type, sleep_using_event, stop_after_attempt, wait_exponential
 
-from tcnn.errors import (
-    EnvironmentFailure,
-    RequestError,
-    Stopped,
-    StorageError,
-    missing_library,
-    one_line,
-    storage_errors,
-)
+from tcnn.errors import EnvironmentFailure, RequestError, Stopped, StorageError, no_library, one_line, storage_errors
 
 T = TypeVar("T")
 
@@ -95,7 +87,7 @@ class Bucket:
                 raise ValueError("there is no :// in it")
             self._fs, root = fsspec.core.url_to_fs(url, **options)
         except ImportError as error:
-            raise EnvironmentFailure(f"{url}: {missing_library(scheme, error)}") from error
+            raise EnvironmentFailure(f"{url}: {no_library(scheme, error)}") from error
         except ValueError as error:
             reason = one_line(error)
             raise RequestError(f"{url}: expected s3://bucket/prefix or another URL of fsspec ({reason})") from None

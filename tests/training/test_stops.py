@@ -44,11 +44,20 @@ def test_a_stop_in_the_last_validation_is_heeded_by_what_follows(tmp_path: Path)
     assert all(torch.equal(tensor, last[name]) for name, tensor in load_file(again.last).items())
 
 
-@pytest.mark.parametrize(("loaded", "stopped"), sampled([(0, False), (8, False), (8, True)], [(0, False), (8, True)]))
+@pytest.mark.parametrize(
+    ("loaded", "stopped", "pause"),
+    sampled(
+        [(0, False, 0.0), (8, False, 0.0), (8, False, 0.5), (8, True, 0.0), (8, True, 0.5)],
+        [(0, False, 0.0), (8, False, 0.5), (8, True, 0.0)],
+    ),
+)
 def test_a_worker_that_dies_costs_little(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: int, stopped: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: int, stopped: bool, pause: float
 ) -> None:
-    """What was trained before is there to go on from. Who asks for an end may end workers, too: that is no failure."""
+    """What was trained before is there to go on from. Who asks for an end may end workers, too: that is no failure.
+
+    With a pause the worker dies while the step is computed; without, as soon as it can, before the next or in this one.
+    """
     photos, whole, out = colours(tmp_path / "photos"), tmp_path / "whole", tmp_path / "run"
     options: dict[str, Any] = {"epochs": 2, "workers": 1}
     run(seeded(TwoConvs), photos, whole, **options)
@@ -67,11 +76,13 @@ def test_a_worker_that_dies_costs_little(
         """Asked for after the first step, where it is not heeded yet, and once the worker has died."""
         before = asked.exists()
         asked.touch()
+        time.sleep(0 if before else pause)
         return before and stopped
 
     seen: list[tuple[int, ...]] = []
     monkeypatch.setattr(worker, "sample_seed", dying)
-    place = r"stopped in epoch 1, step [01] of 3 \(update [01]\); go on with --resume --out "
+    step = min(loaded, 1)
+    place = rf"stopped in epoch 1, step {step} of 3 \(update {step}\); go on with --resume --out "
     failure = pytest.raises(EnvironmentFailure, match=rf"^a process that loads images died .*; {place}.*fewer workers")
     with pytest.raises(Stopped, match=f"^{place}") if stopped else failure:
         run(seeded(TwoConvs), photos, out, stop=stop, **options)

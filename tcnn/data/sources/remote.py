@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from tcnn.data.sources.names import sort_key
 from tcnn.data.sources.source import ArchiveMembers
-from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, TcnnError, missing_library, one_line
+from tcnn.errors import DownloadError, EnvironmentFailure, RequestError, TcnnError, no_library, one_line
 from tcnn.files import write_atomically
 
 T = TypeVar("T")
@@ -144,7 +144,7 @@ def _filesystem(scheme: str, process: int) -> Any:
     try:
         return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True, **options)
     except ImportError as error:
-        raise EnvironmentFailure(missing_library(scheme, error)) from error
+        raise EnvironmentFailure(no_library(scheme, error)) from error
     except ValueError as error:
         raise RequestError(f"{scheme}://: expected s3:// or another store of fsspec ({one_line(error)})") from None
 

@@ -11,6 +11,7 @@ from tcnn.config import FinetuneConfig
 from tcnn.data.image_set import ImageSet
 from tcnn.data.loader import Batch, TrainingLoader, worker_death
 from tcnn.data.order import step_seed
+from tcnn.data.worker import deaths_after
 from tcnn.errors import DivergedError, EnvironmentFailure, RequestError, StorageError
 from tcnn.evaluation.evaluate import evaluate
 from tcnn.evaluation.scores import Evaluation
@@ -94,8 +95,9 @@ class Trainer:
             while self.position.epoch < self.config.epochs:
                 at = self.config.convert_at
                 if at is not None and at <= self.position.epoch and self.position.converted_at is None:
-                    self._convert(self.position.scheduled)
-                    self.position.converted_at = self.position.scheduled
+                    with deaths_after():
+                        self._convert(self.position.scheduled)
+                        self.position.converted_at = self.position.scheduled
                 self._train_epoch(stop)
                 self._finish_epoch(stop)
             self.position.finished = True
@@ -107,8 +109,8 @@ class Trainer:
             death = worker_death(error, f"{self._message('stopped')}, and with fewer workers if this comes again")
             if death is None:
                 raise
-            if isinstance(error, EnvironmentFailure) and self.position.step < self.train.steps:
-                # The loader was waited for: nothing is half done, as an update, or statistics at an epoch's end.
+            if self.position.step < self.train.steps:
+                # It is told between updates: nothing is half done, as are statistics at an epoch's end.
                 self.saver.catch_up(self.learner, self.position)
             if stop and self.processes.world == 1:  # whoever asks for an end may have ended the workers, too
                 raise stop.stopped(self._message("stopped")) from error
@@ -130,26 +132,26 @@ class Trainer:
         while position.step < steps:
             self._prepare_step()
             micro_batches = self._micro_batches(list(islice(batches, self.train.micro_batches)))
-            step_loss = self._step(micro_batches)
-            loss_sum, images, stopping, finite = self.processes.sum(
-                [step_loss.loss_sum, step_loss.images, float(bool(stop)), float(math.isfinite(step_loss.loss))],
-                self.device,
-            )
-            if finite < self.processes.world:
-                raise self._diverged()
-            self.learner.update(position.scheduled + 1)
-            position.updates += 1
-            if position.updates == 1:  # an optimizer that cannot be resumed is refused before hours are lost
-                named_states(self.model, self.learner.optimizer)
-            position.step += 1
-            position.loss_sum += loss_sum
-            position.images += int(images)
+            with deaths_after():
+                step_loss = self._step(micro_batches)
+                loss_sum, images, stopping, finite = self.processes.sum(
+                    [step_loss.loss_sum, step_loss.images, float(bool(stop)), float(math.isfinite(step_loss.loss))],
+                    self.device,
+                )
+                if finite < self.processes.world:
+                    raise self._diverged()
+                self.learner.update(position.scheduled + 1)
+                position.updates += 1
+                if position.updates == 1:  # an optimizer that cannot be resumed is refused before hours are lost
+                    named_states(self.model, self.learner.optimizer)
+                position.step += 1
+                position.loss_sum += loss_sum
+                position.images += int(images)
             self._log_step(loss_sum / images, images / max(1e-9, self.timer.lap()))
+            if stopping or self.saver.due(position.updates):
+                self.saver.point(self.learner, self.position)
             if stopping:
-                self.saver.point(self.learner, self.position)
                 raise stop.stopped(self._message("stopped"))
-            if self.saver.due(position.updates):
-                self.saver.point(self.learner, self.position)
 
     def _prepare_step(self) -> None:
         """Set what a step depends on besides its images: random seeds, equal in all processes, and τ."""
