@@ -58,7 +58,6 @@ SMALL = {
     "tcnn/analysis/pages/explanation.py": "a page of its own, which loads torch, as the pages beside it must not",
     "tcnn/data/order.py": "a leaf of four files that would import each other",
     "tcnn/evaluation/corruptions/levels.py": "a leaf of all corruptions",
-    "tcnn/formatting.py": "a leaf of commands, reports and results",
     "tcnn/layers/backends/reference.py": "the formula, which the other backends are tested by",
     "tcnn/layers/exposed.py": "attention that hooks can look at",
     "tcnn/layers/initialise.py": "a leaf of layers and of the transformers of vit/",
