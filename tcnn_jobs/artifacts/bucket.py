@@ -206,8 +206,8 @@ class Bucket:
             raise self._error("list", "", error) from error
         if time.monotonic() >= self._writable_until:
             self.put_text(PROBE, "This object is written now and then, to see whether the store can be.\n", tries=1)
-            try:
-                self.text(PROBE, tries=1)
+            try:  # by its first bytes: for a whole object its size is asked for, too
+                self._tried("read", PROBE, lambda: self._fs.cat_file(self._path(PROBE), start=0, end=4), NEVER, 1)
             except ObjectGone as error:
                 raise self._error("read", PROBE, error) from error
             self._writable_until = time.monotonic() + WRITTEN

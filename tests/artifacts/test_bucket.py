@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from tcnn.errors import EnvironmentFailure, RequestError, Stopped, StorageError
 from tcnn_jobs.artifacts import bucket as bucket_of
-from tcnn_jobs.artifacts.bucket import _SENDING, TRIES, Bucket, BucketError, ObjectGone
+from tcnn_jobs.artifacts.bucket import _SENDING, PROBE, TRIES, Bucket, BucketError, ObjectGone
 from tcnn_jobs.artifacts.cache import Cache
 from tcnn_jobs.artifacts.layout import Home
 from tcnn_jobs.artifacts.shared import SharedArtifacts
@@ -211,6 +211,17 @@ def test_a_store_that_takes_nothing_is_not_ready(
     gate.refuse = refuse
     with pytest.raises(BucketError):
         bucket.check()
+
+
+def test_a_store_that_gives_nothing_back_is_not_ready(bucket: Bucket, gate: Gate) -> None:
+    """As to a key that may write and not decrypt; what was written is asked for once, and no more."""
+    bucket.check()
+    assert [method for method, path in gate.seen if path.endswith(PROBE)] == ["PUT", "GET"]
+    other = Bucket(bucket.url)
+    gate.refuse = lambda method, path: (403, "AccessDenied") if method == "GET" and path.endswith(PROBE) else None
+    for _ in range(2):
+        with pytest.raises(BucketError, match=f"cannot read {PROBE}"):
+            other.check()
 
 
 def test_a_store_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
