@@ -170,7 +170,8 @@ def test_a_small_part_is_not_told_to_be_none(number: float, said: str) -> None:
 
 def test_a_small_drift_is_told() -> None:
     """Of a model whose layers hardly matter to the logits, everywhere that it is shown."""
-    report = tcnn.verify(PlainNet().eval(), tcnn.convert(PlainNet().eval()).model)
+    source, small_images = PlainNet().eval(), tcnn.VerificationConfig(input_size=(16, 16), batch_size=1)
+    report = tcnn.verify(source, tcnn.convert(source, input_size=(16, 16)).model, small_images)
     error = report.drift.logits.model_copy(update={"relative": 4.21e-5})
     small = report.model_copy(update={"drift": report.drift.model_copy(update={"logits": error})})
     assert "drift at τ = 1: 0.0042% of the logits' norm" in str(small)
