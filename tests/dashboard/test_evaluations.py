@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Open, sync_api
+from browsing import Open, inaccessible, sync_api
 from serving import Server
 from story import Story
 
@@ -86,3 +86,10 @@ def test_answers_are_those_of_models_by_their_names(server: Server, story: Measu
     shown = page.locator(".changed").first
     expect(shown.locator("dt")).to_have_text(["True class", "trained further", "the start"])
     expect(shown.locator("dd")).to_have_text(["cat", "dog, 60%", "cat, 90%"])
+    story.house.store.label(story.succeeded.job, "local", Labels(name="start" * 40))
+    page.set_viewport_size({"width": 390, "height": 860})
+    page.reload()
+    page.get_by_text("The images on which they differ").click()
+    expect(shown.locator("dt").last).to_be_visible()
+    assert inaccessible(page) == []  # nor is it wider than the window
+    story.house.store.label(story.succeeded.job, "local", Labels(name="the start"))

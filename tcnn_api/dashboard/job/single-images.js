@@ -20,7 +20,7 @@ function item(image, looked, over, of) {
     : [["Predicted as", `${isolated(image.answer)}, ${percent(image.confidence, 0)}`]];
   return h("li", {},
     image.thumbnail && h("img", { src: image.thumbnail, alt: "", loading: "lazy" }),
-    h("dl", {}, [["True class", image.target], ...said].map(([word, text]) => h("div", {}, h("dt", {}, word), " ", h("dd", {}, breakable(text))))),
+    h("dl", {}, [["True class", image.target], ...said].map(([word, text]) => h("div", {}, h("dt", {}, breakable(word)), " ", h("dd", {}, breakable(text))))),
     h("code", { title: image.file }, looked ? h("a", { href: looked(image.file) }, path(image.file)) : path(image.file)));
 }
 
