@@ -127,6 +127,14 @@ def test_runs_are_compared_and_cloned(server: Server, story: Two, open_page: Ope
     page.get_by_role("button", name="Convert", exact=True).click()
     expect(page.get_by_role("heading", level=1, name="again")).to_be_visible()
     expect(page.locator(".labels .tag")).to_have_text(["a", "b"])
+    job = page.url.rpartition("/")[2]
+    page.get_by_role("link", name="Clone and edit").click()
+    tags = page.get_by_role("textbox", name="Tags")
+    expect(tags).to_have_value("a, b")
+    expect(tags).to_be_visible()
+    expect(page.get_by_label("Name", exact=True)).to_have_value("")
+    page.goto(f"{server.url}/#/evaluate?from={job}")
+    expect(page.get_by_label("Request")).to_have_value(re.compile(r'"tags": \[\s*"a",\s*"b"\s*\]'))
 
 
 def test_more_runs_than_are_compared_are_said_to_be(server: Server, story: Two, open_page: Open) -> None:

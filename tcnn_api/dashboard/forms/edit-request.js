@@ -40,7 +40,7 @@ export function show(main, kind, from) {
     try {
       const job = await get(`jobs/${from}`, { signal: leaving.signal });
       about.replaceChildren(h("p", { class: "lead" }, `${isolated(title(job))} · ${deed(job)}`));
-      if (!words.value) words.value = JSON.stringify(job.request, null, 2); // or it was written before
+      if (!words.value) words.value = JSON.stringify({ ...job.request, ...(job.tags.length && { tags: job.tags }) }, null, 2); // or it was written before
     } catch (error) {
       if (error.name !== "AbortError") about.replaceChildren(trouble(error, error.status === 404 ? null : load));
     }

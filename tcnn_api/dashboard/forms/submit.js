@@ -61,9 +61,11 @@ export function show(main, kind, query = new URLSearchParams()) {
     form.hidden = true;
     missing.replaceChildren(h("p", { class: "loading" }, "Loading the job…"));
     try {
-      const { request } = await get(`jobs/${from}`, { signal: leaving.signal });
+      const { request, tags } = await get(`jobs/${from}`, { signal: leaving.signal });
       rest = Object.fromEntries(["depends_on", "webhook"].filter((name) => name in request).map((name) => [name, request[name]]));
       for (const [name, control] of Object.entries(queueing)) control.value = request[name] ?? "";
+      called.tags.value = tags.join(", "); // of what belongs together; a name and a note are one job's
+      called.tags.closest("details").open ||= tags.length > 0;
       page.fill(request); // at once, also where lists are still to come: whatever is written from now on stays
       missing.replaceChildren();
       kept.keep();
