@@ -112,7 +112,7 @@ def test_numbers_stay_with_their_words_beside_names_from_right_to_left(
     page.get_by_text("The images on which they differ, and those that each gets wrong").click()
     assert_in_order(main.locator("h3", has_text="newly right"), *sized, "newly right", "1")
     images = main.locator(".changed li")
-    assert_in_order(images.first.locator("dl > div").nth(1), "Before", HEBREW, "90%")
+    assert_in_order(images.first.locator("dl > div").nth(1), "resnet18", HEBREW, "90%")
     assert_in_order(images.last.locator("dl > div").nth(1), "Predicted as", HEBREW, "35%")
     assert_in_order(images.first.locator("code"), HEBREW, "1.png")
     expect(images.first.locator("code")).to_have_text(f"{HEBREW}/1.png")  # as it is copied
