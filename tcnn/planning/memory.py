@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from tcnn.layers.backends import convolution
 from tcnn.layers.gpsa import GPSA2d
@@ -45,7 +47,7 @@ def step_bytes(
     models = [_fake(model, fake)] if teacher is None else [_fake(model, fake), _fake(teacher, fake)]
     with fake, fake_as_real():
         optimizer, batch = create(models[0]), torch.empty(images)
-        tracker = MemTracker()
+        tracker = _Tracker()
         tracker.track_external(*models, batch)
         with tracker, torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
             for distilled in models[1:]:
@@ -57,6 +59,17 @@ def step_bytes(
             # The first step makes the optimizer's state, which is there during the passes of all others.
             kept = (value for state in parameter_states(optimizer).values() for value in state.values())
             return max(passes + sum(v.nbytes for v in kept if isinstance(v, Tensor)), _peak(tracker))
+
+
+class _Tracker(MemTracker):
+    """Frozen parameters have no gradient, and torch's tracker hooks the gradient of all: theirs count as hooked."""
+
+    def _track_module_params_and_buffers(self, module: nn.Module, install_grad_hooks: bool = True) -> tuple[int, int]:
+        no_hook = RemovableHandle(OrderedDict())
+        for parameter in module.parameters():
+            if not parameter.requires_grad:
+                self._param_to_grad_hook_handles.setdefault(parameter, (no_hook, no_hook))
+        return super()._track_module_params_and_buffers(module, install_grad_hooks)
 
 
 def _peak(tracker: MemTracker) -> int:

@@ -3,6 +3,7 @@
 import math
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -113,6 +114,19 @@ class TestPlan:
         config = tiny(convert=False, size=8, batch_size=16, amp="float32")
         made = plan(model, str(photos), config=config, seconds=0, target=little)
         assert (made.memory.micro_batch, tried) == (4, [16, 4])
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"freeze": "trunk"}, {"freeze_gpsa": True}, {"gating": False}, {"freeze": "spatial", "convert": False}],
+        ids=["trunk", "gpsa", "gates", "spatial"],
+    )
+    def test_what_is_frozen_is_planned_for(self, photos: Path, options: dict[str, Any]) -> None:
+        model = TwoConvs()
+        if "convert" in options:
+            model.last = nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        made = plan(model, str(photos), config=tiny(**options), seconds=0)
+        assert made.memory.computed > 0
+        assert 0 < made.result.trained_parameters < made.result.parameters
 
     def test_a_disk_that_is_too_small_is_named(self, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(planned, "free_disk_bytes", lambda path: 10)

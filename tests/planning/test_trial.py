@@ -170,6 +170,23 @@ class TestMemory:
         maps = 4 * 4 * 9 * 24**4  # bytes of the attention weights of four images, nine heads
         assert found(1.0) - found(1 / 46) > maps
 
+    @pytest.mark.parametrize("frozen", ["0", "2", "2.gating_param"])
+    def test_a_frozen_part_has_no_gradient_and_no_state(self, frozen: str) -> None:
+        source = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, 16, 3, padding=1), nn.Flatten())
+        model = tcnn.convert(source, target="2", temperature=1.0, input_size=(14, 11)).model.train()
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(not f"{name}.".startswith(f"{frozen}."))
+        found = step_bytes(model, lambda made: create_optimizer(made, tiny()), (6, 3, 14, 11))
+        assert found == pytest.approx(allocated(model, tiny(), torch.randn(6, 3, 14, 11)), rel=0.01)
+
+    def test_a_teacher_may_be_frozen(self) -> None:
+        model, free, frozen = TwoConvs().train(), TwoConvs().eval(), TwoConvs().eval().requires_grad_(False)
+        taken = [
+            step_bytes(model, lambda m: create_optimizer(m, tiny()), (2, 3, 16, 16), teacher=teacher)
+            for teacher in (free, frozen)
+        ]
+        assert taken[0] == taken[1]
+
     def test_a_teacher_and_a_model_are_left_as_they_are(self) -> None:
         model, teacher = TwoConvs().train(), TwoConvs().eval()
         before = {name: value.clone() for name, value in model.state_dict().items()}
