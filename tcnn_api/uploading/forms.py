@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import os
 import secrets
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -149,8 +148,6 @@ class _Form:
             raise Refused("file", "expected a whole multipart form, it ends too early; send it again")
         if not self._files:
             raise Refused("file", "required, found nothing; send it as the form's part `file`")
-        self._out.flush()
-        os.fsync(self._out.fileno())
         self._out.close()
         return Received(self._path.parent, self._path, self._name, self.size, self._sha.hexdigest())
 

@@ -9,7 +9,6 @@ import hashlib
 import random
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +19,7 @@ from fsspec.callbacks import Callback
 from tenacity import Retrying, retry_if_not_exception_type, sleep_using_event, stop_after_attempt, wait_exponential
 
 from tcnn.errors import EnvironmentFailure, RequestError, Stopped, StorageError, no_library, one_line, storage_errors
+from tcnn_jobs.artifacts.local import growing
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ class Bucket:
 
     def put_text(self, key: str, text: str, stop: threading.Event = NEVER, tries: int | None = None) -> None:
         """Write a small object anew. `tries`: as in `text`."""
-        self._tried("write", key, lambda: self._fs.pipe_file(self._path(key), text.encode()), stop, tries)
+        self._tried("write", key, lambda: self._write(key, text), stop, tries)
 
     def get(self, key: str, local: Path, sha256: str, stop: threading.Event = NEVER) -> None:
         """Fetch an object into a new file; raises `ObjectGone`, and `StorageError` if this host's disk is full."""
@@ -216,17 +216,21 @@ class Bucket:
         return f"{self._root}/{key}"
 
     def _send(self, local: Path, key: str, stop: threading.Event) -> None:
-        """An object store shows an object when it is whole; a folder shows a file while it grows, so it is renamed."""
+        """An object store shows an object when it is whole, and keeps it; a folder shows a file while it grows."""
         path = self._path(key)
         if self._scheme != "file":
             self._fs.put_file(str(local), path, callback=_StopOn(stop), **_SENDING.get(self._scheme, {}))
             return
-        growing = Path(path).with_name(f".{uuid.uuid4().hex}.tmp")
-        try:
-            self._fs.put_file(str(local), str(growing))
-            growing.replace(path)
-        finally:
-            growing.unlink(missing_ok=True)
+        with growing(Path(path)) as temporary:
+            self._fs.put_file(str(local), str(temporary))
+
+    def _write(self, key: str, text: str) -> None:
+        path = self._path(key)
+        if self._scheme != "file":
+            self._fs.pipe_file(path, text.encode())
+            return
+        with growing(Path(path)) as temporary:
+            temporary.write_text(text, encoding="utf-8")
 
     def _digest(self, key: str, stop: threading.Event) -> str:
         with self.open(key, PIECE // 2) as handle:

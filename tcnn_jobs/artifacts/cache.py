@@ -15,6 +15,8 @@ from pathlib import Path
 
 import structlog
 
+from tcnn_jobs.artifacts.local import growing, publish
+
 log = structlog.stdlib.get_logger("tcnn.cache")
 
 YOUNG = 600.0
@@ -58,7 +60,7 @@ class Cache:
     def adopt(self, name: str, path: Path) -> None:
         """Take something that lies on the same file system as an entry, so that it need not be fetched."""
         self.make_room(_size(path))
-        path.rename(self.folder / name)
+        publish(path, self.folder / name)
 
     def drop(self, name: str) -> None:
         """Remove an entry, whoever holds it: open files stay readable."""
@@ -114,15 +116,12 @@ class Cache:
             os.close(lock)
 
     def _make(self, name: str, fetch: Callable[[Path], None]) -> None:
-        growing = self.folder / f".{uuid.uuid4().hex}.tmp"
         try:
-            fetch(growing)
-            growing.rename(self.folder / name)
+            with growing(self.folder / name) as path:
+                fetch(path)
         except OSError:
             if not (self.folder / name).exists():  # another process was faster with the same folder
                 raise
-        finally:
-            self._remove(growing)
 
     def _turn(self, name: str) -> threading.Lock:
         with self._mutex:

@@ -1,13 +1,19 @@
 """Artifacts in the home of this host, or in a folder that all hosts mount: the default."""
 
+import ctypes
 import os
 import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tcnn.files import folder_to_disk
+from tcnn.files import folder_to_disk, to_disk
 from tcnn_jobs.artifacts.base import Opened, Reference
 from tcnn_jobs.artifacts.layout import Home
 from tcnn_jobs.model.jobs import Artifact, Job, Upload
+
+_syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
 
 
 class LocalArtifacts:
@@ -19,8 +25,7 @@ class LocalArtifacts:
     def add(self, upload: Upload, found: Path) -> Upload:
         """As `Artifacts.add`."""
         place = self._home.inside(self._home.root, upload.path)
-        found.rename(place)
-        folder_to_disk(place.parent)
+        publish(found, place)
         return upload
 
     def remove_upload(self, upload: Upload) -> None:
@@ -83,6 +88,52 @@ class LocalArtifacts:
 
     def check(self) -> None:
         """As `Artifacts.check`; whether there is a home is asked elsewhere."""
+
+
+def publish(found: Path, place: Path) -> None:
+    """Give a finished file or folder its name once it is on the disk, for what has a name is believed to be whole, also
+    after a power cut; the name is on the disk, too, when this returns."""
+    if found.is_dir():
+        _all_to_disk(found)
+    else:
+        to_disk(found)
+    found.rename(place)
+    folder_to_disk(place.parent)
+
+
+@contextmanager
+def growing(place: Path) -> Iterator[Path]:
+    """Context with a hidden name beside `place` for a file or folder, which is published there at the end, or removed
+    after an error."""
+    _make_folder(place.parent)
+    temporary = place.with_name(f".{uuid.uuid4().hex}.tmp")
+    try:
+        yield temporary
+        publish(temporary, place)
+    finally:
+        remove(temporary)
+
+
+def _make_folder(folder: Path) -> None:
+    """As `mkdir` with parents; those that are new are on the disk."""
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        folder_to_disk(folder.parent)
+
+
+def _all_to_disk(folder: Path) -> None:
+    """Flush a folder and all that is in it, in one go: a data set may have a hundred thousand files, and each would
+    wait for the disk by itself."""
+    if _syncfs is None:
+        os.sync()
+        return
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if _syncfs(number):
+            raise OSError(code := ctypes.get_errno(), os.strerror(code), str(folder))
+    finally:
+        os.close(number)
 
 
 def remove(path: Path) -> None:

@@ -178,9 +178,9 @@ def test_every_pause_is_twice_the_last(tmp_path: Path, monkeypatch: pytest.Monke
     """From about a second on."""
     bucket, stop = Bucket(f"file://{tmp_path}"), Patient()
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
-    monkeypatch.setattr(bucket._fs, "pipe_file", lambda *_: {}["away"])
-    with pytest.raises(BucketError, match=r"^the store of results: cannot write a "):
-        bucket.put_text("a", "x", stop)
+    monkeypatch.setattr(bucket._fs, "cat_file", lambda *_: {}["away"])
+    with pytest.raises(BucketError, match=r"^the store of results: cannot read a "):
+        bucket.text("a", stop)
     assert stop.asked == [1.0 * 2**number for number in range(TRIES - 1)]
 
 
