@@ -16,6 +16,7 @@ from anyio import CapacityLimiter, to_thread
 
 from tcnn.errors import EnvironmentFailure
 from tcnn_api.errors import TooManyAtOnce
+from tcnn_jobs.confined import explorers
 
 log = structlog.get_logger("tcnn.api")
 T = TypeVar("T")
@@ -205,6 +206,7 @@ class Pools:
         self.searches = Turns("searches", total=2, queue=8)
         self.reports = Turns("reports", total=2, queue=8)
         self.looks = Turns("pictures", total=2, queue=32)
+        self.models = Turns("questions about models", total=explorers.MOST, queue=32)
         self.pictures = Share("pictures", 32)
 
     async def remove(self, tenant: str, call: Callable[..., None], *arguments: Any) -> None:

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,8 @@ class ImageGone(RequestError):
 class _Child:
     """One process, which answers one question at a time."""
 
-    def __init__(self, checkpoint: Path) -> None:
-        self.checkpoint = checkpoint
+    def __init__(self, checkpoint: Path, tenant: str = "") -> None:
+        self.checkpoint, self.tenant = checkpoint, tenant
         self.lock = asyncio.Lock()
         self.waiting = 0
         """Questions that are asked or wait to be."""
@@ -136,17 +136,20 @@ class Explorers:
         self._choosing = asyncio.Lock()
         self._sweeping: asyncio.Task[None] | None = None
 
-    async def ask(self, name: str, checkpoint: Path, asked: dict[str, Any], content: bytes = b"") -> bytes:
-        """Ask the process of a job, which is started if it is not there, and get JSON.
+    async def ask(
+        self, name: str, checkpoint: Path, asked: dict[str, Any], content: bytes = b"", tenant: str = ""
+    ) -> bytes:
+        """Ask the process of a tenant's job, which is started if it is not there, and get JSON.
 
-        Raises `RequestError` for what it refuses, `ImageGone` for an image that it does not keep, `EnvironmentFailure`
-        when it fails or when all processes are busy with other models.
+        Whoever asks takes turns: with `MOST` questions at once, each of another tenant, there is always room. Raises
+        `RequestError` for what it refuses, `ImageGone` for an image that it does not keep, `EnvironmentFailure` when it
+        fails or when all processes are busy with other models.
         """
         async with self._choosing:  # two that ask for the same model at once must find the same process
             if name not in self._children:
                 if asked["do"] == "at":
                     raise ImageGone("the image is no longer kept; send it again")
-                self._children[name] = await self._room(checkpoint)
+                self._children[name] = await self._room(checkpoint, tenant)
             child = self._children[name]
             child.waiting += 1
             self._children.move_to_end(name)
@@ -158,13 +161,21 @@ class Explorers:
             child.waiting -= 1
             child.used = time.monotonic()
 
-    async def _room(self, checkpoint: Path) -> _Child:
+    async def _room(self, checkpoint: Path, tenant: str) -> _Child:
         while len(self._children) >= MOST:
-            idle = next((name for name, child in self._children.items() if not child.waiting), None)
+            idle = self._spare(tenant)
             if idle is None:
                 raise EnvironmentFailure(f"{MOST} models are being looked at just now; try again in a moment")
             await self._drop(idle)
-        return _Child(checkpoint)
+        return _Child(checkpoint, tenant)
+
+    def _spare(self, newcomer: str) -> str | None:
+        """The process that makes room for one of another model: of those that nobody asks anything one of whoever would
+        have the most, the least recently used of them.
+        """
+        held = Counter([newcomer, *(child.tenant for child in self._children.values())])
+        idle = [name for name, child in self._children.items() if not child.waiting]
+        return max(idle, key=lambda name: held[self._children[name].tenant], default=None)
 
     async def _drop(self, name: str) -> None:
         child = self._children.pop(name)

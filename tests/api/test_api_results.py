@@ -202,7 +202,7 @@ def questions(service: Service, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What reaches the process that answers; it says nothing of interest."""
     found: list[Any] = []
 
-    async def ask(job: str, checkpoint: Any, questions: Any, content: bytes = b"") -> bytes:
+    async def ask(job: str, checkpoint: Any, questions: Any, content: bytes = b"", tenant: str = "") -> bytes:
         found.append((job, questions, content, service.pools.pictures.held("alice")))
         return json.dumps({"models": [], "same_first_guess": None}).encode()
 
@@ -266,7 +266,7 @@ def test_what_is_asked_about_a_picture_of_a_data_set(
         shares.add(tenant)
         return await run(tenant, call, *given)
 
-    async def ask(job: str, checkpoint: Any, asked: dict[str, Any], content: bytes = b"") -> bytes:
+    async def ask(job: str, checkpoint: Any, asked: dict[str, Any], content: bytes = b"", tenant: str = "") -> bytes:
         seen.append(asked)
         return b'{"id": "img"}'
 

@@ -140,7 +140,7 @@ def pictures(service: Service, monkeypatch: pytest.MonkeyPatch) -> Seen:
     seen: Seen = []
     held = 0
 
-    async def ask(job: str, checkpoint: Any, asked: Any, content: bytes = b"") -> bytes:
+    async def ask(job: str, checkpoint: Any, asked: Any, content: bytes = b"", tenant: str = "") -> bytes:
         nonlocal held
         held += len(content)
         seen.append(held)

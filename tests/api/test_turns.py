@@ -4,18 +4,22 @@ those who have left.
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from typing import Any
 
+import httpx
 import pytest
 from sse_starlette import ServerSentEvent
 from starlette.testclient import TestClient
 
 from tcnn_api.deps import Service
 from tcnn_api.errors import TooManyAtOnce
-from tcnn_api.pools import Pool, Rota, Share, Turns
+from tcnn_api.pools import Pool, Pools, Rota, Share, Turns
 from tcnn_api.responses.stream import THREADS, Streams
+from tcnn_jobs.confined import explorers
+from tcnn_jobs.confined.explorers import Explorers
 from tcnn_jobs.model.jobs import Job, Status
 
 
@@ -44,6 +48,52 @@ def test_a_share_is_given_back() -> None:
         share.hold("ann").__enter__()
     with share.hold("ann"):
         pass
+
+
+def test_one_tenants_questions_about_models_shut_nobody_out(
+    alice: TestClient, service: Service, make: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many it asks, of as many of its models as there are processes: another's question is next."""
+
+    class Process(explorers._Child):
+        async def ask(self, asked: dict[str, Any], content: bytes) -> bytes:
+            async with self.lock:
+                await asyncio.sleep(0.005)
+                return b'{"id": "img_0"}'
+
+    async def use() -> None:
+        processes = Explorers()
+        monkeypatch.setattr(service.explorers, "ask", processes.ask)
+        monkeypatch.setattr(service.pools, "models", Pools().models)
+        transport, over = httpx.ASGITransport(alice.app), asyncio.Event()
+        statuses = Counter[int]()
+
+        async def ask(web: httpx.AsyncClient, job: str) -> None:
+            while not over.is_set():
+                answer = await web.get(f"/jobs/{job}/attention/img_0", params={"y": 0.5})
+                if answer.status_code != 200:  # another had its place meanwhile
+                    answer = await web.post(f"/jobs/{job}/attention/images", content=b"image")
+                statuses[answer.status_code] += 1
+
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as web:
+            web.headers["Authorization"] = "Bearer key-of-alice"
+            asking = [asyncio.ensure_future(ask(web, job)) for job in mine for _ in range(2)]
+            while sum(statuses.values()) < 8:
+                await asyncio.sleep(0.01)
+            told = [
+                await web.post(path, content=b"image", headers={"Authorization": "Bearer key-of-bob"})
+                for path in (f"/jobs/{theirs}/predict", f"/jobs/{theirs}/attention/images")
+                for _ in range(2)
+            ]
+            over.set()
+            await asyncio.gather(*asking)
+        await processes.close()
+        assert [answer.status_code for answer in told] == [200] * 2 + [201] * 2
+        assert set(statuses) == {200, 201}
+
+    mine, theirs = [make(Status.SUCCEEDED).id for _ in range(2)], make(Status.SUCCEEDED, owner="bob").id
+    monkeypatch.setattr(explorers, "_Child", Process)
+    asyncio.run(use())
 
 
 def test_the_last_place_is_given_to_one_download(

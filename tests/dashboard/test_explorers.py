@@ -141,6 +141,24 @@ def test_who_took_an_idle_ones_place_meanwhile_is_left_alone(tmp_path: Path, mon
     exploring(script)
 
 
+def test_whoever_has_the_most_models_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that asks counts with what it asks for: so none of another's goes for a second one of its own."""
+
+    async def answer(child: Any, asked: dict[str, Any], content: bytes) -> bytes:
+        return b"{}"
+
+    async def script(own: Explorers) -> None:
+        for name, expected in (
+            ("ann 1", ["ann 1"]), ("ann 2", ["ann 1", "ann 2"]), ("bob 1", ["ann 2", "bob 1"]),
+            ("ann 3", ["bob 1", "ann 3"]), ("eve 1", ["ann 3", "eve 1"]),
+        ):  # fmt: skip
+            await own.ask(name, tmp_path, {"do": "open"}, tenant=name[:3])
+            assert list(own._children) == expected
+
+    monkeypatch.setattr(explorers._Child, "ask", answer)
+    exploring(script)
+
+
 def test_an_image_of_a_data_set_by_its_name(tmp_path: Path) -> None:
     """With its class's folder; of two parts the one that nothing was trained on; nothing outside of the set."""
     for name in ("train/red/0.png", "val/red/0.png", "val/blue/00.png"):

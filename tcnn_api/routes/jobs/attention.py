@@ -17,7 +17,7 @@ from tcnn_api.description.examples import answer
 from tcnn_api.description.openapi import problems
 from tcnn_api.errors import Refused
 from tcnn_api.responses.head import answer_head
-from tcnn_api.routes.jobs.pictures import IMAGE_BODY, ask_about, ask_about_body, began_with, own_checkpoint
+from tcnn_api.routes.jobs.pictures import IMAGE_BODY, ask_about, ask_about_body, ask_model, began_with, own_checkpoint
 from tcnn_jobs.errors import UploadNotFound
 from tcnn_jobs.model.jobs import Kind
 
@@ -214,7 +214,7 @@ async def ask(
     others = await parts.pools.storage.run(owner, _others, parts, job, owner) if checkpoint is not None else {}
     answer_head(request)
     asked = {"do": "at", "image": image} | _query(others, y, x, checkpoint, temperature)
-    return Response(await parts.explorers.ask(job, own, asked), media_type="application/json")
+    return Response(await ask_model(None, parts, owner, job, own, asked), media_type="application/json")
 
 
 def _refuse_idle(request: Request, names: tuple[str, ...], needed: str, given: bool) -> None:

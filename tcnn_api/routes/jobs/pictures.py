@@ -70,19 +70,26 @@ async def _received(request: Request, parts: Service, owner: str) -> AsyncIterat
 async def ask_about(
     field: str, picture: FileIO | None, parts: Service, owner: str, job: str, checkpoint: Path, asked: dict[str, Any]
 ) -> bytes:
-    """The answer, JSON, of a job's process about an image, by its bytes or by what is `asked`.
-
-    Bytes are read into memory when it is their turn: of one image of a tenant, and of two in all. Raises `Refused`, of
-    the field that names the image, for what is no image; `TooManyAtOnce`.
-    """
+    """As `ask_model`; raises `Refused`, of the field that names the image, for what is no image; `TooManyAtOnce`."""
     try:
-        async with parts.pools.looks.take(owner):
-            content = b"" if picture is None else await parts.pools.disk.run(owner, _whole, picture)
-            return await parts.explorers.ask(job, checkpoint, asked, content)
+        return await ask_model(picture, parts, owner, job, checkpoint, asked)
     except TooManyAtOnce:
         raise
     except RequestError as error:
         raise Refused(field, str(error)) from error
+
+
+async def ask_model(
+    picture: FileIO | None, parts: Service, owner: str, job: str, checkpoint: Path, asked: dict[str, Any]
+) -> bytes:
+    """The answer, JSON, of a job's process about an image, by its bytes or by what is `asked`.
+
+    One question of a tenant is asked at a time, and as many in all as there are processes: so one of them is free for
+    whoever is next. Bytes are read into memory when it is their turn. Raises as `Explorers.ask`, and `TooManyAtOnce`.
+    """
+    async with parts.pools.models.take(owner):
+        content = b"" if picture is None else await parts.pools.disk.run(owner, _whole, picture)
+        return await parts.explorers.ask(job, checkpoint, asked, content, owner)
 
 
 def _whole(file: FileIO) -> bytes:
