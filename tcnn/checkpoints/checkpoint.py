@@ -46,7 +46,14 @@ from tcnn.conversion.report import ConversionReport
 from tcnn.errors import CheckpointError, RequestError
 from tcnn.files import path_of, replacing
 from tcnn.layers.folded import FoldedGPSA2d
-from tcnn.models.checks import named, refuse_prepared, refuse_unwritable, refuse_without_shapes, unwrapped
+from tcnn.models.checks import (
+    named,
+    not_converted,
+    refuse_prepared,
+    refuse_unwritable,
+    refuse_without_shapes,
+    unwrapped,
+)
 from tcnn.models.running import usable_device
 from tcnn.state import EXTRA, VERSIONS, parts, unshared
 from tcnn.verification.report import VerificationReport
@@ -125,9 +132,7 @@ def contents(
     model = unwrapped(model)
     report = getattr(model, "conversion_report", None)
     if not isinstance(report, ConversionReport):
-        raise RequestError(
-            f"{type(model).__name__} was not converted by tcnn: call tcnn.convert first, then save its result"
-        )
+        raise not_converted(model)
     if not isinstance(verification, VerificationReport | None):
         raise RequestError(f"verification: expected what tcnn.verify returned, found {named(verification)}")
     refuse_prepared(model, "save", but=(FoldedGPSA2d,))

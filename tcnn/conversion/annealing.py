@@ -29,7 +29,7 @@ from tcnn.layers.terms.execution import (
     is_without_values,
     needs_gradients,
 )
-from tcnn.models.checks import refuse_inference_tensors, refuse_prepared, unwrapped
+from tcnn.models.checks import not_converted, refuse_inference_tensors, refuse_prepared, unwrapped
 from tcnn.models.running import gpsa_layers
 
 OUTSIDE = "tcnn.anneal counts steps outside of the graph, which would be compiled anew at every step: no fullgraph=True"
@@ -73,7 +73,7 @@ def anneal(model: nn.Module, steps: int, end: float = 1.0) -> None:
         raise RequestError(f"anneal: expected a number of training steps, at least 1, got {steps!r}")
     report: Any = getattr(model, "conversion_report", None)
     if report is None:
-        raise RequestError(f"anneal: {type(model).__name__} was not converted by tcnn; call tcnn.convert first")
+        raise not_converted(model, "anneal: ")
     start: float = report.config.temperature
     if not (isinstance(limit, Real) and 0 < float(limit) < math.inf):
         raise RequestError(f"anneal: expected an end above 0, got {shorten(repr(end), 60)}")

@@ -60,7 +60,9 @@ def convert(model: nn.Module, config: ConversionConfig | None = None, **options:
     refuse_prepared(model, "convert")
     refuse_sharded(model, "convert")
     if gpsa_layers(model):
-        raise NothingToConvertError(f"{type(model).__name__} has GPSA layers already: it was converted before")
+        before = any("conversion_report" in vars(module) for module in model.modules())
+        told = "it was converted before" if before else "give a CNN"
+        raise NothingToConvertError(f"{type(model).__name__} has GPSA layers already: {told}")
     plan = plan_conversion(model, config)
     converted = apply(model, plan)
     check_size(converted, config.input_size)  # it may ask its convolutions for what attention has not

@@ -19,7 +19,7 @@ from tcnn.layers.backends.selection import use_backend
 from tcnn.layers.filters import load_filter
 from tcnn.layers.folded import FoldedGPSA2d, HeadKind, keeps_value
 from tcnn.layers.gpsa import GPSA2d
-from tcnn.models.checks import refuse_computed, refuse_prepared
+from tcnn.models.checks import not_converted, refuse_computed, refuse_prepared
 from tcnn.models.difference import output_errors, top1_agreement
 from tcnn.models.outputs import Outputs
 from tcnn.models.precision import exact_arithmetic
@@ -34,9 +34,7 @@ def checked(model: nn.Module, max_error: float | None) -> ConversionReport:
     """The report of what of the conversion is still there; raises `RequestError` for a model that cannot be folded."""
     record = getattr(model, "conversion_report", None)
     if not isinstance(record, ConversionReport):
-        raise RequestError(
-            f"{type(model).__name__} was not converted by tcnn: expected a T-CNN; call tcnn.convert first"
-        )
+        raise not_converted(model)
     refuse_prepared(model, "fold")
     refuse_computed(model, "fold")
     record = still_there(model, record)

@@ -84,6 +84,25 @@ def no_module(value: object) -> RequestError:
     return RequestError(f"model: expected a module, found {named(value)}; {advice}")
 
 
+def not_converted(model: nn.Module, before: str = "") -> RequestError:
+    """What is said of a model without the record of a conversion: another may be inside, or layers without a record.
+
+    Args:
+        before: the beginning of the message.
+    """
+    kind, modules = type(model).__name__, list(model.named_modules())
+    inside = next((name for name, module in modules[1:] if "conversion_report" in vars(module)), None)
+    if inside is not None:
+        return RequestError(f"{before}expected a T-CNN, found a {kind} around one; give that alone, its {inside!r}")
+    attends = next((name for name, module in modules if isinstance(module, AttentionLayer)), None)
+    if attends is not None:
+        return RequestError(
+            f"{before}expected what tcnn.convert or tcnn.load returned, found a {kind} with a GPSA layer, "
+            f"{attends!r}, but without the record of a conversion; convert its CNN by tcnn.convert"
+        )
+    return RequestError(f"{before}{kind} was not converted by tcnn; call tcnn.convert first")
+
+
 def named(value: object) -> str:
     """What stands where a module should: names as they are, anything else, such as a state dict, by its type."""
     return repr(value) if isinstance(value, str | type) else f"a value of type {type(value).__name__}"

@@ -200,7 +200,7 @@ class TestWhatAFileHolds:
 
 class TestSave:
     def test_refuses_a_model_that_was_not_converted(self, lively: Lively, tmp_path: Path) -> None:
-        with pytest.raises(RequestError, match=r"ResNet was not converted by tcnn: call tcnn\.convert first"):
+        with pytest.raises(RequestError, match=r"ResNet was not converted by tcnn; call tcnn\.convert first"):
             tcnn.save(lively(), tmp_path / "m.safetensors")
 
     def test_replaces_a_file_only_by_force(self, converted: nn.Module, written: Path, tmp_path: Path) -> None:
