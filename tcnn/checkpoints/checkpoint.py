@@ -115,10 +115,19 @@ def write(
     content: tuple[dict[str, Tensor], dict[str, str]], path: Path, force: bool = False,
     check: Callable[[Path], None] | None = None,
 ) -> Path:  # fmt: skip
-    """Write `contents` to one file, as `save` does."""
+    """Write `contents` to one file, as `save` does; raises `RequestError` for more metadata than safetensors takes."""
     tensors, metadata = content
     with replacing(path, force) as temporary:
-        save_file(tensors, temporary, metadata)
+        try:
+            save_file(tensors, temporary, metadata)
+        except SafetensorError as error:
+            if "header too large" not in str(error):
+                raise
+            name, most = max(((key, len(value)) for key, value in metadata.items()), key=lambda one: one[1])
+            raise RequestError(
+                f"{path}: expected less than 100 MB of metadata, which is what safetensors takes, found "
+                f"{most / 1e6:.0f} MB in the section {name!r} alone; keep large data in a file of its own"
+            ) from error
         if check is not None:
             check(temporary)
     return path

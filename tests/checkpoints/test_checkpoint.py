@@ -212,6 +212,13 @@ class TestSave:
         tcnn.save(converted, path, force=True)
         assert checkpoint.read(path).metadata == checkpoint.read(written).metadata
 
+    def test_refuses_more_metadata_than_the_format_takes(self, tmp_path: Path) -> None:
+        """It was an error of safetensors: "header too large"."""
+        metadata = {"curve": "0" * 100_000_000, "note": "mine"}
+        with pytest.raises(RequestError, match=r"less than 100 MB of metadata.*found 100 MB in the section 'curve'"):
+            checkpoint.write(({}, metadata), tmp_path / "m.safetensors")
+        assert list(tmp_path.iterdir()) == []
+
     def test_gives_the_name_only_to_what_passed_the_check(self, converted: nn.Module, tmp_path: Path) -> None:
         seen = []
 
