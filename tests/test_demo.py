@@ -18,7 +18,7 @@ from tcnn.cli.main import main
 from tcnn.data.image_set import open_dataset
 from tcnn.demo import digits
 from tcnn.demo import journey as demo
-from tcnn.errors import EnvironmentFailure
+from tcnn.errors import EnvironmentFailure, OutputError
 
 if importlib.util.find_spec("sklearn") is None:  # to load it takes a second of every test process
     pytest.skip("THE DEMO IS UNTESTED: scikit-learn is not installed", allow_module_level=True)
@@ -114,3 +114,29 @@ def test_scenes_are_the_same_again_and_share_no_scan(tmp_path: Path) -> None:
     scans, labels, train, held_out = digits._split(3)
     assert scans.shape == (1797, 8, 8) and (scans.min(), scans.max()) == (0, 16) and sorted(set(labels)) == [*range(10)]
     assert not set(train) & set(held_out) and len(train) + len(held_out) == 1797
+
+
+def test_images_of_an_earlier_demo_go(tmp_path: Path) -> None:
+    """Also those of classes and numbers that are not drawn again, and those of a demo that was stopped midway."""
+    for write in (partial(digits.write_scenes, train=100, held_out=20), digits.write_digits):
+        write(tmp_path / "again", 0)
+        (tmp_path / "again" / "train" / "0" / ".DS_Store").touch()
+        again, alone = write(tmp_path / "again", 1), write(tmp_path / "alone", 1)
+        assert [len(one) for one in again] == [len(one) for one in alone]
+        found = [
+            {path.relative_to(root): path.read_bytes() for path in root.rglob("*.png")}
+            for root in (tmp_path / "again", tmp_path / "alone")
+        ]
+        assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", ["train/beach/00001.png", "train/3/mine.png", "notes.txt"])
+def test_files_that_are_not_the_demos_are_neither_removed_nor_learned_from(tmp_path: Path, name: str) -> None:
+    digits.write_scenes(tmp_path, 0, 100, 20)
+    before = len([*tmp_path.rglob("*.png")])
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(b"mine")
+    with pytest.raises(OutputError, match=f"expected nothing but the demo's images, found .*{name}; choose another"):
+        digits.write_scenes(tmp_path, 1, 100, 20)
+    assert (tmp_path / name).read_bytes() == b"mine"
+    assert len([*tmp_path.rglob("*.png")]) == before + name.endswith(".png")

@@ -6,6 +6,7 @@ as in cluttered MNIST (Mnih et al. 2014): there is something left to learn.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tcnn.data.image_set import ImageSet, open_dataset
-from tcnn.errors import EnvironmentFailure
+from tcnn.errors import EnvironmentFailure, OutputError
 
 HELD_OUT = 450
 SIZE = 64
@@ -24,6 +25,7 @@ SCENES, SCENES_HELD_OUT = 1500, 900
 SCENES_MEAN, SCENES_STD = 0.128, 0.264
 FRAGMENTS = 8
 """Number of fragments of other digits in a scene."""
+SPLITS = ("train", "val")
 
 Picture = NDArray[numpy.float32]
 
@@ -31,10 +33,12 @@ Picture = NDArray[numpy.float32]
 def write_digits(root: Path, seed: int = 0) -> tuple[ImageSet, ImageSet]:
     """Write the scans as `root/{train,val}/CLASS/NUMBER.png` and open them; 450, chosen by `seed`, are held out.
 
-    Raises `EnvironmentFailure` without scikit-learn.
+    Images of an earlier call are removed. Raises `EnvironmentFailure` without scikit-learn, and `OutputError` where
+    `root` holds other files.
     """
-    scans, labels, train, held_out = _split(seed)
-    for split, numbers in (("train", train), ("val", held_out)):
+    scans, labels, *divided = _split(seed)
+    _clear(root)
+    for split, numbers in zip(SPLITS, divided, strict=True):
         for number in numbers:
             _write(_enlarged(scans[number], SIZE), root / split / str(labels[number]) / f"{number:04d}.png")
     return _opened(root)
@@ -46,10 +50,12 @@ def write_scenes(
     """Write so many scenes as `root/{train,val}/CLASS/NUMBER.png` and open them.
 
     Scenes of one split are made from 1,347 scans, those of the other from the 450 that `write_digits` holds out.
-    Raises `EnvironmentFailure` without scikit-learn.
+    Images of an earlier call are removed. Raises `EnvironmentFailure` without scikit-learn, and `OutputError` where
+    `root` holds other files.
     """
-    scans, labels, learned, others = _split(seed)
-    for split, numbers, count in (("train", learned, train), ("val", others, held_out)):
+    scans, labels, *divided = _split(seed)
+    _clear(root)
+    for split, numbers, count in zip(SPLITS, divided, (train, held_out), strict=True):
         random = numpy.random.default_rng((seed, len(numbers)))
         for place, (picture, number) in enumerate(_scenes(scans, numbers, count, random)):
             _write(picture, root / split / str(labels[number]) / f"{place:05d}.png")
@@ -100,6 +106,19 @@ def _write(picture: Picture, path: Path) -> None:
     Image.fromarray(picture.astype("uint8")).save(path, compress_level=1)
 
 
+def _clear(root: Path) -> None:
+    """Remove the images of an earlier call: with another seed some would be of scans that are held out now."""
+    earlier = {path for split in SPLITS for path in root.glob(f"{split}/[0-9]/*.png") if path.stem.isdecimal()}
+    for path in sorted(root.rglob("*")):
+        if path.is_file() and path not in earlier and not path.name.startswith("."):
+            raise OutputError(f"{root}: expected nothing but the demo's images, found {path}; choose another directory")
+    for path in earlier:
+        path.unlink()
+    for folder in {path.parent for path in earlier}:
+        with suppress(OSError):  # a hidden file is in it
+            folder.rmdir()
+
+
 def _opened(root: Path) -> tuple[ImageSet, ImageSet]:
-    train = open_dataset(str(root), "train", in_chans=1)
-    return train, open_dataset(str(root), "val", class_names=train.class_names, in_chans=1)
+    train = open_dataset(str(root), SPLITS[0], in_chans=1)
+    return train, open_dataset(str(root), SPLITS[1], class_names=train.class_names, in_chans=1)
