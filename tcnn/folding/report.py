@@ -95,6 +95,11 @@ class FoldReport(Printed, Record):
             row, column = head.centre
             merged = "" if head.into is None else f", its weights to head {head.into}"
             lines.append(f"pruned: {head.layer} head {head.head} at ({row:+.1f}, {column:+.1f}): {head.reason}{merged}")
+        if self.statistics_randomised:
+            lines.append(
+                "note: the error is of the model with random normalisation layers and constant parameters, as for "
+                "weights that were never trained"
+            )
         allowed = "" if self.max_error is None else f", at most {self.max_error:g} allowed"
         return [
             *lines,

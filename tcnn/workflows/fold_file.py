@@ -63,15 +63,13 @@ def fold_to_file(
     content = open_checkpoint(path)
     model = checkpoint.assemble(content, name=str(path)).to(place)
     batch = None if images is None else load_images(images, model).to(place)
-    # Weights that were drawn and never trained leave residual branches multiplied by zero, which would hide an error.
-    trained = "training" in content.metadata or content.section("weights") in ("pretrained", "file")
     if pruning:
         progress("pruning")
         folded, report = where_it_runs(lambda wide: prune(model, far, images=batch, config=_precision(wide)))
     else:
         folded, report = where_it_runs(
             lambda wide: fold(
-                model, max_error, batch, randomise=not trained, config=_precision(wide), progress=progress
+                model, max_error, batch, randomise=_drawn(content), config=_precision(wide), progress=progress
             )
         )
     measured = None
@@ -108,6 +106,20 @@ def fold_to_file(
         fold=report,
         speed=speed,
         accuracy=measured,
+    )
+
+
+def _drawn(content: checkpoint.Checkpoint) -> bool:
+    """Whether a file records that its weights were drawn at random and never trained.
+
+    Such weights multiply residual branches by zero, which would hide an error. Where nothing is recorded, as in what
+    `tcnn.save` writes, they are measured as they are.
+    """
+    compared = content.verification
+    return (
+        content.section("weights") == "random"
+        and "training" not in content.metadata
+        and (compared is None or compared.statistics_randomised)  # a run may begin with a CNN that was trained before
     )
 
 

@@ -121,3 +121,33 @@ def test_a_file_is_read_back_before_it_gets_its_name(
     with pytest.raises(VerificationError, match="read back"):
         fold_file.fold_to_file(trained, tmp_path / "out.safetensors")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("sections", "drawn"),
+    [
+        ({}, False), ({"weights": "module"}, False), ({"weights": "random"}, True),
+        ({"weights": "random", "training": {"epoch": 1}}, False),
+    ],
+)  # fmt: skip
+def test_the_error_is_of_the_weights_in_the_file(
+    sections: dict[str, Any], drawn: bool, trained: Path, tmp_path: Path
+) -> None:
+    """Files of `tcnn.save`, which record nothing of their weights, were measured with random normalisation layers."""
+    model = tcnn.load(trained)
+    tcnn.save(model, tmp_path / "mine.safetensors", sections=sections)
+    found = fold_file.fold_to_file(tmp_path / "mine.safetensors", tmp_path / "out.safetensors").fold
+    own = tcnn.fold(model, randomise=drawn).report
+    assert (found.statistics_randomised, found.logits, found.layers) == (drawn, own.logits, own.layers)
+    assert ("random normalisation layers" in str(found)) == drawn
+
+
+@pytest.mark.parametrize("randomise", [True, False])
+def test_a_conversion_in_a_run_of_a_cnn_that_was_trained(randomise: bool, lively: Lively, tmp_path: Path) -> None:
+    """Its CNN began with random weights, which the file records, but its verification took the weights as they are."""
+    source = lively(num_classes=3)
+    model = tcnn.convert(source).model
+    verdict = tcnn.verify(source, model, SHOWN, randomise=randomise)
+    checkpoint.save(model, tmp_path / "a.safetensors", verdict, {"weights": "random"})
+    found = fold_file.fold_to_file(tmp_path / "a.safetensors", tmp_path / "b.safetensors").fold
+    assert found.statistics_randomised == randomise
