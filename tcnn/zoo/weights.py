@@ -69,7 +69,7 @@ def read(path: Path) -> WeightsFile:
         ) from error
     if not isinstance(content, Mapping):
         raise WeightsError(f"{path}: expected a state dict, found {type(content).__name__}; save model.state_dict()")
-    state = _state(content)
+    state = _state(path, content)
     if state is None:
         raise WeightsError(f"{path}: no weights in it; its keys are {_listed(content)}; save model.state_dict()")
     arguments = content.get("args")
@@ -134,15 +134,39 @@ def _kind(path: Path) -> str:
     return next((f"it is {what}" for magic, what in _MAGIC.items() if head.startswith(magic)), "")
 
 
-def _state(content: Mapping[Any, Any], depth: int = 2) -> State | None:
-    """The state dict in what a file contains, wherever it lies; None if there is none."""
+def _states(content: Mapping[Any, Any], depth: int = 2) -> dict[str, State]:
+    """What may be the state dict in what a file contains, by where it lies: of `ENTRIES` the first, of others all."""
     tensors = {key: value for key, value in content.items() if isinstance(key, str) and isinstance(value, Tensor)}
-    if tensors and not any(isinstance(content.get(entry), Mapping) for entry in ENTRIES):
-        return parts(content)._replace(tensors=tensors)
-    inner = [value for value in map(content.get, ENTRIES) if isinstance(value, Mapping)]
-    inner = inner or [value for value in content.values() if isinstance(value, Mapping)]
-    found = [state for value in inner if depth and (state := _state(value, depth - 1)) is not None]
-    return found[0] if found else None
+    inner = {key: value for key, value in content.items() if isinstance(value, Mapping)}
+    known = [key for key in ENTRIES if key in inner]
+    if tensors and not known:
+        return {"": parts(content)._replace(tensors=tensors)}
+    if not depth:
+        return {}
+    found = {
+        key: {f"{key}.{place}".rstrip("."): state for place, state in _states(inner[key], depth - 1).items()}
+        for key in known or inner
+    }
+    if known:
+        return next(filter(None, found.values()), {})
+    return {place: state for states in found.values() for place, state in states.items()}
+
+
+def _state(path: Path, content: Mapping[Any, Any]) -> State | None:
+    """The state dict in what a file contains, wherever it lies; None if there is none.
+
+    Raises `WeightsError` where several may be, as those of a student and its teacher.
+    """
+    found = _states(content)
+    found = {place: state for place, state in found.items() if _has_matrix(state)} or found  # no metrics and the like
+    if len(found) > 1:
+        names = " and ".join(shorten(place, 60) for place in sorted(found)[:3]) + (" and …" if len(found) > 3 else "")
+        raise WeightsError(f"{path}: weights under {names} fit alike; save the state dict of one of them")
+    return next(iter(found.values()), None)
+
+
+def _has_matrix(state: State) -> bool:
+    return any(tensor.dim() > 1 and tensor.is_floating_point() for tensor in state.tensors.values())
 
 
 def without_prefix(path: Path, state: State, expected: Collection[str]) -> State:

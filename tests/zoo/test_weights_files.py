@@ -5,6 +5,7 @@ import gzip
 import io
 import lzma
 import pickle
+import re
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -73,6 +74,36 @@ def test_two_models_in_one_file_are_not_guessed_between(lively: Callable[..., nn
     torch.save({"state_dict": under("student.", own) | under("teacher.", own)}, tmp_path / "w.pth")
     with pytest.raises(WeightsError, match=r"weights under student\. and teacher\. fit alike; save the state dict of"):
         create_source("test_resnet", weights=tmp_path / "w.pth")
+
+
+TWO: dict[str, Callable[[State, State], Any]] = {
+    "student and teacher": lambda one, other: {"teacher": one, "student": other, "epoch": 3},
+    "model.student and model.teacher": lambda one, other: {"model": {"student": one, "teacher": other}},
+    "a.state_dict and b.net": lambda one, other: {"b": {"net": one}, "a": {"state_dict": other}},
+    "moments and student": lambda one, other: {
+        "moments": {key: 0 * value for key, value in one.items()},
+        "student": one,
+    },
+}
+
+
+@pytest.mark.parametrize("names", TWO)
+def test_two_networks_under_entries_of_their_own_names(
+    names: str, lively: Callable[..., nn.Module], tmp_path: Path
+) -> None:
+    """The first in the file's order was loaded without a word."""
+    torch.save(TWO[names](lively().state_dict(), lively(seed=1).state_dict()), tmp_path / "w.pth")
+    with pytest.raises(WeightsError, match=rf": weights under {re.escape(names)} fit alike; save the state dict of"):
+        create_source("test_resnet", weights=tmp_path / "w.pth")
+
+
+def test_what_is_no_network_is_passed_over(lively: Callable[..., nn.Module], tmp_path: Path) -> None:
+    own = lively(num_classes=3).state_dict()
+    metrics = {"loss": torch.ones(()), "per_class": torch.ones(3), "confusion": torch.ones(3, 3).long()}
+    optimizer = {"state": {0: {"exp_avg": torch.ones(3, 3)}}, "param_groups": []}
+    torch.save({"metrics": metrics, "optimizer": optimizer, "resnet": own}, tmp_path / "w.pth")
+    found = create_source("test_resnet", weights=tmp_path / "w.pth").state_dict()
+    assert all(torch.equal(tensor, own[name]) for name, tensor in found.items())
 
 
 def test_what_a_file_would_need_is_named(tmp_path: Path) -> None:
