@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
+from timm.optim import Lookahead
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
@@ -56,9 +57,29 @@ def step_bytes(
             models[0](batch).float().square().mean().backward()
             passes = _peak(tracker)
             optimizer.step()
-            # The first step makes the optimizer's state, which is there during the passes of all others.
-            kept = (value for state in parameter_states(optimizer).values() for value in state.values())
-            return max(passes + sum(v.nbytes for v in kept if isinstance(v, Tensor)), _peak(tracker))
+            state = _state_bytes(optimizer)  # which the first step makes, and is there during the passes of all others
+            optimizer.step()
+            return max(passes + state, _peak(tracker))
+
+
+def optimizer_bytes(model: nn.Module, create: Callable[[nn.Module], Optimizer]) -> int:
+    """Bytes of the state that the optimizer of a model keeps; only shapes are computed, the model is not changed."""
+    fake = FakeTensorMode()
+    twin = _fake(model, fake)
+    with fake, fake_as_real():
+        optimizer = create(twin)
+        for parameter in twin.parameters():
+            parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
+        optimizer.step()
+        return _state_bytes(optimizer)
+
+
+def _state_bytes(optimizer: Optimizer) -> int:
+    """Bytes of an optimizer's state after a step; timm's Lookahead makes slow weights only after some more."""
+    if isinstance(optimizer, Lookahead):
+        optimizer.sync_lookahead()
+    kept = (value for state in parameter_states(optimizer).values() for value in state.values())
+    return sum(value.nbytes for value in kept if isinstance(value, Tensor))
 
 
 class _Tracker(MemTracker):

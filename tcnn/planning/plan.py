@@ -1,7 +1,7 @@
 """`plan`: what a fine-tuning run takes in memory, time and disk, from shapes and from a few of its real steps."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,13 +21,21 @@ from tcnn.models.checks import unwrapped
 from tcnn.models.copying import copied
 from tcnn.models.running import gpsa_layers
 from tcnn.models.trace import flops, input_shape, meta_copy, parameter_count
-from tcnn.planning.memory import free_bytes, free_disk_bytes, peak_bytes, reset_peak, step_bytes, taken_bytes
+from tcnn.planning.memory import (
+    free_bytes,
+    free_disk_bytes,
+    optimizer_bytes,
+    peak_bytes,
+    reset_peak,
+    step_bytes,
+    taken_bytes,
+)
 from tcnn.planning.report import PlannedDisk, PlannedMemory, PlannedModel, PlannedPhase, TrainingPlan, short_of_memory
-from tcnn.planning.trial import Pace, Phase, Trial
+from tcnn.planning.trial import Pace, Phase, Trial, epoch_seconds
 from tcnn.state import parts
 from tcnn.training.baseline import baseline_config, baseline_start, check_baseline
 from tcnn.training.distributed import Processes, process_device
-from tcnn.training.preparing.converted import conversion_at
+from tcnn.training.preparing.converted import conversion_at, is_kept
 from tcnn.training.preparing.inputs import data_sets, open_data_sets, training_loader
 from tcnn.training.preparing.prepare import Start, in_chans, is_checkpoint, prepare, teacher_for
 from tcnn.training.preparing.settings import check_run
@@ -153,7 +161,8 @@ def _planned(
     memory = _memory(end, start.size, config, loader, run.target, teacher)
     if not (run.seconds and memory.fits) and gpsa_layers(end) and keeps_maps(config, device):
         notes.append(MAPS_NOTE)
-    disk, result = _disk(end, config, run.out), _described(end, start.size)
+    disk = _disk(end, config, run.out, converted=source is not None and source is not start.model)
+    result = _described(end, start.size)
     before = _described(source, start.size) if source is not None and gpsa_layers(end) else None
     before = None if before == result else before
     del end, source
@@ -181,19 +190,6 @@ def _planned(
         epoch_seconds=tuple(epoch_seconds(paces, loader.steps, scaled.epochs, loader.micro_batches)) if paces else (),
         disk=disk, notes=tuple(notes),
     )  # fmt: skip
-
-
-def epoch_seconds(paces: Iterable[tuple[Phase, Pace]], steps: int, epochs: int, micro_batches: int) -> Iterator[float]:
-    """Seconds of every epoch of `steps` updates, each of so many micro-batches, and of what follows the epoch."""
-    paces = list(paces)
-    for begin in range(0, steps * epochs, steps):
-        end = begin + steps
-        training = sum(
-            max(0, min(end, phase.end) - max(begin, phase.begin)) * (micro_batches * pace.micro_batch + pace.update)
-            for phase, pace in paces
-        )
-        after = next(pace for phase, pace in paces if phase.begin < end <= phase.end)
-        yield training + after.reestimation + after.validation
 
 
 def _before(model: str | Path | nn.Module, config: FinetuneConfig, train: ImageSet, start: Start) -> nn.Module:
@@ -265,11 +261,13 @@ def _memory(
     )  # fmt: skip
 
 
-def _disk(model: nn.Module, config: FinetuneConfig, out: Path) -> PlannedDisk:
-    weights, trained = parts(model.state_dict()).bytes, sum(p.nbytes for p in model.parameters() if p.requires_grad)
-    point = weights * (1 if config.ema is None else 2) + 2 * trained
+def _disk(model: nn.Module, config: FinetuneConfig, out: Path, *, converted: bool) -> PlannedDisk:
+    """`converted`: whether the model is one that was converted before its first step."""
+    weights = parts(model.state_dict()).bytes
+    point = weights * (1 if config.ema is None else 2) + optimizer_bytes(model, lambda m: create_optimizer(m, config))
+    checkpoints = 3 if converted and gpsa_layers(model) and is_kept(config) else 2
     return PlannedDisk(
-        checkpoint=weights, resume_point=point, total=2 * weights + (config.keep + 1) * point,
+        checkpoint=weights, resume_point=point, total=checkpoints * weights + (config.keep + 1) * point,
         free=free_disk_bytes(out),
     )  # fmt: skip
 

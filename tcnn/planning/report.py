@@ -79,7 +79,8 @@ class PlannedDisk(Record):
     checkpoint: int
     resume_point: int
     total: int = Field(
-        description="Best and last checkpoint, the resume points that are kept, and one file being written."
+        description="Best and last checkpoint, the model before its first step if the run converts one, the resume "
+        "points that are kept, and one file being written."
     )
     free: int
 

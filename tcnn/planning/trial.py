@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import NamedTuple
 
@@ -179,3 +179,16 @@ class Trial:
         """Wait for the GPU, which the host is ahead of."""
         if self.learner.precision.device.type == "cuda":
             torch.cuda.synchronize(self.learner.precision.device)
+
+
+def epoch_seconds(paces: Iterable[tuple[Phase, Pace]], steps: int, epochs: int, micro_batches: int) -> Iterator[float]:
+    """Seconds of every epoch of `steps` updates, each of so many micro-batches, and of what follows the epoch."""
+    paces = list(paces)
+    for begin in range(0, steps * epochs, steps):
+        end = begin + steps
+        training = sum(
+            max(0, min(end, phase.end) - max(begin, phase.begin)) * (micro_batches * pace.micro_batch + pace.update)
+            for phase, pace in paces
+        )
+        after = next(pace for phase, pace in paces if phase.begin < end <= phase.end)
+        yield training + after.reestimation + after.validation

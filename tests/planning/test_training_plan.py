@@ -21,6 +21,15 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return colours(tmp_path_factory.mktemp("photos"))
 
 
+class Wide(TwoConvs):
+    """With so many channels that what its files say of themselves is little."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.last = nn.Conv2d(3, 64, 3, stride=4, padding=1), nn.Conv2d(64, 128, 3, stride=2, padding=1)
+        self.head = nn.Linear(128, 3)
+
+
 class TestPlan:
     """The plan of a run that is then made."""
 
@@ -127,6 +136,29 @@ class TestPlan:
         made = plan(model, str(photos), config=tiny(**options), seconds=0)
         assert made.memory.computed > 0
         assert 0 < made.result.trained_parameters < made.result.parameters
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"opt": "adamw", "convert": False},
+            {"opt": "adafactor"},
+            {"opt": "adamw", "convert_at": 1},
+            {"opt": "lion", "filters": "random"},
+            {"opt": "lookahead_adamw"},
+        ],
+        ids=lambda options: "-".join(map(str, options.values())),
+    )
+    def test_the_disk_is_what_the_run_then_takes(
+        self, photos: Path, tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """But for what the files say of themselves; while the last of them is written there is one more."""
+        monkeypatch.setattr(planned, "step_bytes", lambda model, made, shape, *others: shape[0] << 20)  # not of a disk
+        options = {"epochs": 3, "checkpoint_minutes": 1e-4, **options}
+        disk = plan(Wide(), str(photos), config=tiny(**options), seconds=0).disk
+        run(Wide(), photos, tmp_path / "run", **options)
+        sizes = [file.stat().st_size for file in (tmp_path / "run").rglob("*.safetensors")]
+        assert disk.checkpoint > 250_000
+        assert disk.total == pytest.approx(sum(sizes) + max(sizes), abs=80_000)
 
     def test_a_disk_that_is_too_small_is_named(self, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(planned, "free_disk_bytes", lambda path: 10)

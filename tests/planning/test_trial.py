@@ -23,8 +23,7 @@ from tcnn.models.running import gpsa_layers
 from tcnn.planning import memory
 from tcnn.planning import trial as trials
 from tcnn.planning.memory import step_bytes
-from tcnn.planning.plan import epoch_seconds
-from tcnn.planning.trial import Pace, Phase, Trial
+from tcnn.planning.trial import Pace, Phase, Trial, epoch_seconds
 from tcnn.training.distributed import Processes
 from tcnn.training.preparing.inputs import open_data_sets, training_loader
 from tcnn.training.preparing.prepare import prepare
@@ -178,6 +177,13 @@ class TestMemory:
             parameter.requires_grad_(not f"{name}.".startswith(f"{frozen}."))
         found = step_bytes(model, lambda made: create_optimizer(made, tiny()), (6, 3, 14, 11))
         assert found == pytest.approx(allocated(model, tiny(), torch.randn(6, 3, 14, 11)), rel=0.01)
+
+    def test_slow_weights_that_come_later_are_counted(self) -> None:
+        plain, ahead = (
+            step_bytes(TwoConvs().train(), lambda made, opt=opt: create_optimizer(made, tiny(opt=opt)), (2, 3, 16, 16))
+            for opt in ("adamw", "lookahead_adamw")
+        )
+        assert ahead - plain >= sum(parameter.nbytes for parameter in TwoConvs().parameters())
 
     def test_a_teacher_may_be_frozen(self) -> None:
         model, free, frozen = TwoConvs().train(), TwoConvs().eval(), TwoConvs().eval().requires_grad_(False)

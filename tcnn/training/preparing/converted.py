@@ -26,6 +26,11 @@ def conversion_at(config: FinetuneConfig, size: tuple[int, int]) -> ConversionCo
     return own if own.input_size else own.model_copy(update={"input_size": size})
 
 
+def is_kept(config: FinetuneConfig) -> bool:
+    """Whether a run keeps the model that it converts, before its first step; ablations make another function of it."""
+    return config.filters != "random" and config.gating
+
+
 def refuse_conversion(name: str, config: FinetuneConfig) -> None:
     """Raise `RequestError` if a T-CNN is to be fine-tuned with settings of a conversion, which would have no effect.
 
@@ -93,8 +98,8 @@ class Check:
             raise VerificationError(f"the conversion before the training: {failure}; nothing was written")
 
     def keep(self, model: nn.Module, directory: Path, origin: str) -> None:
-        """Write the model before its first step; not where an ablation has made another function of it."""
-        if self.verdict is None or self.config.filters == "random" or not self.config.gating:
+        """Write the model before its first step, where that `is_kept`."""
+        if self.verdict is None or not is_kept(self.config):
             return
         sections: dict[str, Any] = {"weights": origin}
         checkpoint.write(checkpoint.contents(model, self.verdict, sections), directory / FILE, force=True)
