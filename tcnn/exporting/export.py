@@ -48,10 +48,12 @@ from tcnn.models.checks import refuse_inference_tensors, refuse_without_values, 
 from tcnn.models.copying import copied
 from tcnn.models.running import failure, place_of
 from tcnn.models.state import same_start
-from tcnn.models.trace import evaluating, input_shape, output_count
+from tcnn.models.trace import evaluating, input_settings, input_shape, output_count
 from tcnn.version import __version__
 
 Progress = Callable[[str], None]
+PREPARING = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
+"""Settings of timm's transforms that a file tells: how its images are to be prepared."""
 
 
 class Exported(NamedTuple):
@@ -167,7 +169,8 @@ def describe(model: nn.Module, size: tuple[int, int]) -> dict[str, str]:
     record = getattr(model, "conversion_report", None)
     cfg = getattr(model, "pretrained_cfg", None) or {}
     own = cfg.get("architecture", type(model).__name__)
-    told: dict[str, object] = {key: cfg[key] for key in ("mean", "std", "interpolation", "crop_pct") if key in cfg}
+    settings = input_settings(model) if cfg else {}  # of as many channels as the model takes
+    told: dict[str, object] = {key: settings[key] for key in PREPARING if key in settings}
     told["input_size"] = [input_shape(model)[0], *size]
     names = label_names(model)
     if getattr(model, "num_classes", None) is not None:  # which tells that it has classes, and not how many by now

@@ -132,8 +132,9 @@ def held(share: Share) -> int:
 
 def test_limits_of_a_tenant_are_those_of_the_server() -> None:
     pools = Pools()
-    uploads, reports, pictures = (held(share) for share in (pools.uploads, pools.reports._share, pools.pictures))
-    assert f"| concurrent uploads, reports, images of a tenant | {uploads}, {reports}, {pictures} | |" in TEXT
+    shares = (pools.uploads, pools.reports._share, pools.pictures, pools.models._share)
+    numbers = ", ".join(str(held(share)) for share in shares)
+    assert f"| concurrent uploads, reports, images, questions about models of a tenant | {numbers} | |" in TEXT
     waiting = f"{pools.storage._queue}, each for {pools.storage._seconds:g} s"
     assert f"| requests of a tenant that wait for the store of results | {waiting} | |" in TEXT
 

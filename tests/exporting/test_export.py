@@ -29,7 +29,7 @@ from tcnn.layers.backends.selection import use_backend
 from tcnn.models.trace import evaluating
 
 SIZE = (24, 20)
-TEXTS = ("tcnn_version", "base_model", "interpolation")
+TEXTS = ("tcnn_version", "base_model", "interpolation", "crop_mode")
 Runner = Callable[[Tensor], Tensor]
 
 
@@ -275,7 +275,7 @@ def test_a_model_too_large_for_one_file(tmp_path: Path) -> None:
 def test_what_the_file_says_of_its_images(tmp_path: Path) -> None:
     """For a program that has nothing else: how images are scaled, cut and normalised, and what the classes are."""
     model = nn.Sequential(nn.Conv2d(3, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    told = {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.2, 0.1], "interpolation": "bicubic", "crop_pct": 0.9}
+    told = {"mean": [0.5, 0.4, 0], "std": [0.2] * 3, "interpolation": "bicubic", "crop_pct": 0.9, "crop_mode": "squash"}
     model.pretrained_cfg = {**told, "architecture": "tiny", "label_names": ["cat", "dog"], "input_size": (3, 9, 9)}
     model.num_classes = 2
     (tmp_path / "a.pt2").write_text("an older one")

@@ -8,13 +8,17 @@ from typing import Any
 import pytest
 import timm
 import torch
+from data_pictures import picture
 from sampled import crossed, sampled
+from timm.data import create_transform
 from torch import Tensor, nn
 
 import tcnn
 from tcnn.config.base import ErrorStats
 from tcnn.errors import EmptyMapError, EnvironmentFailure, RequestError, VerificationError
+from tcnn.evaluation.evaluate import transform_for
 from tcnn.exporting import check as export_check
+from tcnn.exporting.export import PREPARING, describe
 from tcnn.exporting.interface import AXES, ExportCheck
 from tcnn.exporting.program import trace
 from tcnn.networks.attentive import AttentiveNet
@@ -196,3 +200,16 @@ def test_classes_are_counted_by_the_output(classes: int, kept: bool, tmp_path: P
     told = json.loads(extra["metadata.json"])
     assert json.loads(told["num_classes"]) == classes
     assert ("label_names" in told) is kept
+
+
+@pytest.mark.parametrize("options", [{"in_chans": 1}, {"pretrained_cfg_overlay": {"crop_mode": "squash"}}], ids=str)
+def test_images_are_prepared_by_the_metadata_as_they_are_by_the_model(options: dict[str, Any]) -> None:
+    model = timm.create_model("test_resnet", **options)
+    told = describe(model, (64, 64))
+    settings = {key: told[key] if key in ("interpolation", "crop_mode") else json.loads(told[key]) for key in PREPARING}
+    mode = "L" if options.get("in_chans") == 1 else "RGB"
+    image = picture(width=60, height=20).convert(mode)
+    expected = transform_for(model, 64)(image)
+    theirs = create_transform((len(settings["mean"]), 64, 64), **settings)(image)
+    assert theirs.shape == expected.shape
+    assert torch.equal(theirs, expected)
