@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from timm.optim import Lookahead
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -44,7 +44,7 @@ def step_bytes(
         dtype: of autocast.
         teacher: the model that is distilled.
     """
-    fake = FakeTensorMode()
+    state, fake = optimizer_bytes(model, create), FakeTensorMode()
     models = [_fake(model, fake)] if teacher is None else [_fake(model, fake), _fake(teacher, fake)]
     with fake, fake_as_real():
         optimizer, batch = create(models[0]), torch.empty(images)
@@ -56,30 +56,39 @@ def step_bytes(
                     distilled(batch)
             models[0](batch).float().square().mean().backward()
             passes = _peak(tracker)
-            optimizer.step()
-            state = _state_bytes(optimizer)  # which the first step makes, and is there during the passes of all others
-            optimizer.step()
+            with suppress(DataDependentOutputException):  # then what it takes beside its state is not known
+                for _ in range(2):
+                    _step(optimizer)
+            # The first step makes the optimizer's state, which is there during the passes of all others.
             return max(passes + state, _peak(tracker))
 
 
 def optimizer_bytes(model: nn.Module, create: Callable[[nn.Module], Optimizer]) -> int:
-    """Bytes of the state that the optimizer of a model keeps; only shapes are computed, the model is not changed."""
+    """Bytes of the state that the optimizer of a model keeps, from shapes alone where its steps ask for no values."""
     fake = FakeTensorMode()
-    twin = _fake(model, fake)
-    with fake, fake_as_real():
-        optimizer = create(twin)
-        for parameter in twin.parameters():
-            parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
-        optimizer.step()
-        return _state_bytes(optimizer)
+    try:
+        twin = _fake(model, fake)
+        with fake, fake_as_real():
+            return _state_bytes(twin, create(twin))
+    except DataDependentOutputException:  # as of muon and adamp
+        twin = copied(model)
+        return _state_bytes(twin, create(twin))
 
 
-def _state_bytes(optimizer: Optimizer) -> int:
-    """Bytes of an optimizer's state after a step; timm's Lookahead makes slow weights only after some more."""
-    if isinstance(optimizer, Lookahead):
-        optimizer.sync_lookahead()
+def _state_bytes(model: nn.Module, optimizer: Optimizer) -> int:
+    """Bytes of an optimizer's state after a step with any gradients."""
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
+    _step(optimizer)
     kept = (value for state in parameter_states(optimizer).values() for value in state.values())
     return sum(value.nbytes for value in kept if isinstance(value, Tensor))
+
+
+def _step(optimizer: Optimizer) -> None:
+    """A step that leaves all of the optimizer's state: timm's Lookahead makes slow weights only after some more."""
+    optimizer.step()
+    if isinstance(optimizer, Lookahead):
+        optimizer.sync_lookahead()
 
 
 class _Tracker(MemTracker):

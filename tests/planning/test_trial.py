@@ -22,12 +22,13 @@ from tcnn.layers.backends import convolution
 from tcnn.models.running import gpsa_layers
 from tcnn.planning import memory
 from tcnn.planning import trial as trials
-from tcnn.planning.memory import step_bytes
+from tcnn.planning.memory import optimizer_bytes, step_bytes
 from tcnn.planning.trial import Pace, Phase, Trial, epoch_seconds
 from tcnn.training.distributed import Processes
 from tcnn.training.preparing.inputs import open_data_sets, training_loader
 from tcnn.training.preparing.prepare import prepare
 from tcnn.training.recipe.optim import create_optimizer
+from tcnn.training.runs.resume import named_states
 from tcnn.training.updates.learner import Learner
 from tcnn.training.updates.step import MixedPrecision
 
@@ -184,6 +185,20 @@ class TestMemory:
             for opt in ("adamw", "lookahead_adamw")
         )
         assert ahead - plain >= sum(parameter.nbytes for parameter in TwoConvs().parameters())
+
+    @pytest.mark.parametrize("opt", ["muon", "adamp"])
+    def test_an_optimizer_whose_steps_depend_on_values(self, opt: str) -> None:
+        model = TwoConvs().train()
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        found = step_bytes(model, lambda made: create_optimizer(made, tiny(opt=opt)), (2, 3, 64, 64))
+        state = optimizer_bytes(model, lambda made: create_optimizer(made, tiny(opt=opt)))
+        optimizer = create_optimizer(model, tiny(opt=opt))
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+        optimizer.step()
+        assert state == sum(value.nbytes for value in named_states(model, optimizer)[0].values())
+        assert found > state + 2 * sum(parameter.nbytes for parameter in model.parameters())
 
     def test_a_teacher_may_be_frozen(self) -> None:
         model, free, frozen = TwoConvs().train(), TwoConvs().eval(), TwoConvs().eval().requires_grad_(False)
