@@ -214,7 +214,7 @@ def refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
             for name, value in ({"TCNN_HOME": str(tmp_path / "home")} | variables).items():
                 patch.setenv(name, value)
-            main(["serve", "--port", "0", "--no-worker", *options])
+            main(["serve", *(() if "--port" in options else ("--port", "0")), "--no-worker", *options])
         out, err = capsys.readouterr()
         assert (ended.value.code, out) == (code, ""), err
         assert err.startswith("error: ")

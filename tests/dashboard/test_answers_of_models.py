@@ -91,7 +91,7 @@ def test_attention_of_a_converted_model(server: Server, client: httpx.Client, op
     stage.focus()
     for key in ("ArrowUp", "ArrowUp", "ArrowLeft"):
         page.keyboard.press(key)
-    expect(page.locator("#place")).to_contain_text("row 2 of 5, column 3 of 5")
+    expect(page.locator("#place")).to_contain_text("row 1 of 5, column 2 of 5")  # after all three
     stage.click(position={"x": 3, "y": 3})
     expect(page.locator("#place")).to_contain_text("row 1 of 5, column 1 of 5")
     # The numbers behind the picture: every head looks at its own tap of the kernel, and nowhere else.

@@ -80,7 +80,7 @@ Make = Callable[[Path, torch.nn.Module], Any]
     ("make", "words"),
     [
         (lambda path, cnn: torch.save(cnn, path), "without pickled code (it needs "),
-        (lambda path, cnn: save_file({"x": torch.tensor([1.0, float("nan")])}, path), "mine: x: 1 of 2 values are NaN"),
+        (lambda path, cnn: save_file({"x": torch.tensor([1.0, float("nan")])}, path), "mine: x: 1 of 2 values is NaN"),
         (lambda path, cnn: tcnn.save(tcnn.convert(cnn)[0], path), "send it as one (POST /checkpoints)"),
         (
             lambda path, cnn: path.write_bytes((9).to_bytes(8, "little") + b'{"a": 1}x' + b"y"),
