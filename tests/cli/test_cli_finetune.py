@@ -234,7 +234,7 @@ def test_asked_to_stop_it_saves_leaves_and_goes_on(colours: str, tmp_path: Path)
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row["updates"] for row in rows if row["kind"] == "train"] == list(range(1, 19))
     stopped = load_file(tmp_path / "run" / "last.safetensors")
-    code, err, *_ = run_tcnn(tmp_path, *command[:-1], "--out", "whole")
+    code, err, *_ = run_tcnn(tmp_path, *("whole" if part == "run" else part for part in command[:-1]))
     assert code == 0, err
     whole = load_file(tmp_path / "whole" / "last.safetensors")
     assert all((stopped[name] == tensor).all() for name, tensor in whole.items())
